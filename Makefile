@@ -1,0 +1,54 @@
+# Two commands matter: `make demo` and `make test`. Both need only Python 3.11 or newer with venv, and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types unit chaos-smoke chaos soak bench bench-retrieval format clean
+
+demo: $(VENV)/.installed     ## index and search real input, survive kills before your eyes, clean up
+	$(BIN)/python docs/demo/demo.py
+
+test: $(VENV)/.installed-dev ## lint, types, tests, chaos smoke
+	$(MAKE) --no-print-directory lint types chaos-smoke unit
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `make chaos` runs them all
+	$(BIN)/python -m chaos all --smoke
+
+chaos: $(VENV)/.installed-dev
+	$(BIN)/python -m chaos all
+
+bench: $(VENV)/.installed-dev ## appends, searches, builds, memory: prints tables, asserts nothing
+	$(BIN)/python -m bench all
+
+bench-retrieval: $(VENV)/.installed-dev ## quality on the retrieval sets (EVAL=folder)
+	$(BIN)/python -m bench retrieval --eval $(or $(EVAL),../shared/eval/dev)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed (PYTHON=… make …)")'
+	$(PYTHON) -m venv $(VENV)
+
+# The pinned versions are constraints, so an update is one reviewed change of one file.
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml .ci/constraints.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c .ci/constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c .ci/constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache chaos/out bench/out

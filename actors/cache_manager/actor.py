@@ -1,0 +1,13 @@
+"""cache_manager, the trio side: a plain relay. Its callers treat every refusal as a miss."""
+
+from actors.actor import StorageActor
+from actors.messages import CacheStats, GetVectors, Message
+
+
+def tray_of(message: Message) -> str:
+    """Sort look-ups from changes."""
+    return "read" if isinstance(message, GetVectors | CacheStats) else "write"
+
+
+class CacheManager(StorageActor):
+    """One incarnation of cache_manager."""

@@ -1,0 +1,74 @@
+"""core_writer, the trio side: relays to its worker, and learns from the transcript which sessions exist.
+
+The transcript must accept an event of a session that core has never heard of (an append depends on nothing but
+the transcript). So core pulls: on a hint, and on every beat in case a hint was lost.
+"""
+
+import trio
+
+from actors.actor import House, StorageActor
+from actors.errors import BulkheadError
+from actors.mailbox import deadline_after
+from actors.messages import (
+    AdoptSessions,
+    CoreStatus,
+    Done,
+    GetSession,
+    GetUnit,
+    ListSessions,
+    ListSources,
+    ListUnits,
+    Message,
+    PageUnits,
+    SearchUnits,
+    SessionPage,
+    SessionsSince,
+    Statistics,
+    UnitHistory,
+)
+from actors.worker import WorkerSpec
+
+READS = (GetSession, ListSessions, GetUnit, UnitHistory, ListUnits, SearchUnits, PageUnits, ListSources, CoreStatus)
+SYNC_EVERY_S = 5.0
+SYNC_PAGE = 500
+SYNC_DEADLINE_S = 5.0
+
+
+def tray_of(message: Message) -> str:
+    """Sort reads from writes, so that a read never queues behind a commit."""
+    return "read" if isinstance(message, READS) else "write"
+
+
+class CoreWriter(StorageActor):
+    """One incarnation of core_writer."""
+
+    def __init__(self, house: House, spec: WorkerSpec) -> None:
+        super().__init__(house, spec)
+        self._cursor: int | None = None
+
+    async def beat(self) -> None:
+        """Adopt new sessions from the transcript every few seconds."""
+        while True:
+            try:
+                await self._adopt_sessions()
+            except BulkheadError as error:
+                # The transcript is away or busy; sessions are listed a beat later, nothing is lost.
+                self.house.log.debug("sessions not adopted", extra={"error": error.message})
+            await trio.sleep(SYNC_EVERY_S)
+
+    async def _adopt_sessions(self) -> None:
+        if self._cursor is None:
+            status = await self.work(CoreStatus(), Statistics, deadline_ns=deadline_after(SYNC_DEADLINE_S))
+            self._cursor = int(status.values.get("sessions_cursor") or 0)
+        more = True
+        while more:
+            page = await self.house.ask(
+                "transcript_appender",
+                SessionsSince(cursor=self._cursor, limit=SYNC_PAGE),
+                SessionPage,
+                deadline_ns=deadline_after(SYNC_DEADLINE_S),
+            )
+            if page.sessions:
+                message = AdoptSessions(sessions=page.sessions, cursor=page.cursor)
+                await self.work(message, Done, deadline_ns=deadline_after(SYNC_DEADLINE_S))
+            self._cursor, more = page.cursor, page.more

@@ -1,0 +1,53 @@
+"""The kind of file that core.db is, and its counters. The statements about each subject are in modules of their own."""
+
+import sqlite3
+
+from actors import meta
+from actors.settings import CoreWriterSettings
+from actors.sqlite import FileKind, read_schema
+
+FILE_NAME = "core.db"
+CORE_SEQ = "core_seq"
+SOURCES_SEQ = "sources_seq"
+SESSIONS_CURSOR = "sessions_cursor"
+_GENERATION = "generation"
+
+
+def file_kind(limits: CoreWriterSettings) -> FileKind:
+    """Return what kind of file core.db is."""
+    return FileKind(
+        name="core",
+        application_id=0x6268434F,
+        user_version=1,
+        schema=read_schema(__package__),
+        synchronous="FULL",
+        busy_timeout_ms=limits.busy_timeout_ms,
+        journal_bytes_max=limits.wal_bytes_max,
+    )
+
+
+def allocate_generation(connection: sqlite3.Connection, at_least: int) -> int:
+    """Return the next generation number, above every one given before and above `at_least`."""
+    number = max(meta.read_counter(connection, _GENERATION), at_least) + 1
+    meta.write(connection, _GENERATION, number)
+    return number
+
+
+def count_rows(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return how many sessions, units (latest versions), roots and remembered requests there are."""
+    row = connection.execute(
+        """
+        SELECT
+            (SELECT count(*) FROM sessions),
+            (SELECT count(*) FROM units WHERE latest = 1),
+            (SELECT count(*) FROM sources),
+            (SELECT coalesce(max(id) - min(id) + 1, 0) FROM requests)
+        """
+    ).fetchone()
+    return dict(zip(("sessions", "units", "sources", "requests"), row, strict=True))
+
+
+def counters(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the counters by name."""
+    names = (CORE_SEQ, SOURCES_SEQ, SESSIONS_CURSOR, _GENERATION)
+    return {name: meta.read_counter(connection, name) for name in names}

@@ -1,0 +1,309 @@
+"""The worker process of core_writer: which message is done on which lane, by whom."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from sqlite3 import Connection
+
+import msgspec
+
+from actors import meta
+from actors.child import CallContext, serve
+from actors.core_writer import requests, sessions, sources, store, units
+from actors.core_writer.search import UnitSource, search_units
+from actors.errors import Quarantined
+from actors.frames import Setup
+from actors.keywords import KeywordSource
+from actors.limits import check_id, check_ids, check_json, check_text
+from actors.messages import (
+    AddSource,
+    AdoptSessions,
+    AllocateGeneration,
+    CloseSession,
+    CoreStatus,
+    CoreWriterMessage,
+    Done,
+    GenerationNumber,
+    GetSession,
+    GetUnit,
+    ListSessions,
+    ListSources,
+    ListUnits,
+    Message,
+    OpenSession,
+    PageUnits,
+    PutUnit,
+    RemoveSource,
+    Row,
+    Rows,
+    SearchUnits,
+    SourceRoots,
+    Statistics,
+    UnitHistory,
+)
+from actors.rows import page, page_msgpack, rows_limit
+from actors.settings import RoomSetup
+from actors.sqlite import Call, transaction
+from actors.truth_room import TruthRoom
+from actors.ulid import RANDOM_BYTES, UlidMaker
+
+_ROOM = "core_writer"
+_SLICE_ROWS = 64
+_PRUNE_ROWS = 256
+
+
+class CoreRoom(TruthRoom):
+    """The store of core_writer, on its two lanes."""
+
+    work: object = CoreWriterMessage
+    lanes: Mapping[type[Message], str] = {
+        OpenSession: "write",
+        CloseSession: "write",
+        AdoptSessions: "write",
+        PutUnit: "write",
+        AddSource: "write",
+        RemoveSource: "write",
+        AllocateGeneration: "write",
+        GetSession: "read",
+        ListSessions: "read",
+        GetUnit: "read",
+        UnitHistory: "read",
+        ListUnits: "read",
+        SearchUnits: "read",
+        PageUnits: "read",
+        ListSources: "read",
+        CoreStatus: "read",
+    }
+
+    def __init__(self, setup: RoomSetup) -> None:
+        self._limits = setup.core_writer
+        super().__init__(
+            setup,
+            file_name=store.FILE_NAME,
+            kind=store.file_kind(self._limits),
+            wal_bytes_max=self._limits.wal_bytes_max,
+            slice_rows=_SLICE_ROWS,
+        )
+        self._ulids = UlidMaker()
+
+    def keyword_source(self) -> KeywordSource:
+        """Return the changes of units."""
+        return UnitSource(self.reader)
+
+    def prepare(self, connection: Connection) -> None:
+        """Check that no change was lost: the counter and the rows were written in the same transactions."""
+        counted, present = meta.read_counter(connection, store.CORE_SEQ), units.last_core_seq(connection)
+        if counted != present:
+            raise Quarantined(
+                f"core {str(self.path)!r} counts {counted} changes of units, the last one there is {present}",
+                hint="the file is kept as it is; restore it from a backup",
+            )
+
+    def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
+        """Change something, in one transaction."""
+        self._check(message)
+        unit = units.prepare(message, self._limits) if isinstance(message, PutUnit) else None
+        with transaction(connection, call):
+            match message:
+                case AdoptSessions():
+                    return _adopt(connection, message)
+                case AllocateGeneration():
+                    return GenerationNumber(generation=store.allocate_generation(connection, message.at_least))
+                case OpenSession():
+                    return self._once(connection, message, lambda now: _open_session(connection, message, now))
+                case CloseSession():
+                    return self._once(connection, message, lambda now: _close_session(connection, message, now))
+                case PutUnit():
+                    assert unit is not None
+                    return self._once(connection, message, lambda now: self._put_unit(connection, unit, now))
+                case AddSource():
+                    return self._once(connection, message, lambda now: self._add_source(connection, message, now))
+                case RemoveSource():
+                    return self._once(connection, message, lambda _: _remove_source(connection, message))
+        raise AssertionError(f"not a message of the write lane: {message!r}")
+
+    def read(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
+        """Look something up."""
+        match message:
+            case GetSession():
+                session = sessions.get_session(connection, message.tenant, message.session_id)
+                return Row(row=sessions.client_row(session))
+            case ListSessions():
+                return _list_sessions(connection, message)
+            case GetUnit():
+                unit = units.get_unit(connection, message.tenant, message.unit_id, message.version)
+                return Row(row=units.client_row(unit))
+            case UnitHistory():
+                return _unit_history(connection, message)
+            case ListUnits():
+                return _list_units(connection, message)
+            case SearchUnits():
+                return search_units(
+                    connection,
+                    self.index,
+                    message,
+                    until=self.answer_by(call),
+                    slice_rows=self.slice_rows,
+                    snippet_chars_max=self.setup.searcher.snippet_chars_max,
+                )
+            case PageUnits():
+                return _page_units(connection, message)
+            case ListSources():
+                return SourceRoots(sources=sources.list_sources(connection, message.tenant))
+            case CoreStatus():
+                return self._status(connection)
+        raise AssertionError(f"not a message of the read lane: {message!r}")
+
+    def upkeep(self, connection: Connection, call: Call) -> bool:
+        """Drop the oldest results of requests beyond the number that is kept."""
+        with transaction(connection, call):
+            return requests.prune(connection, self._limits.request_ids_kept, _PRUNE_ROWS) == _PRUNE_ROWS
+
+    def _once(
+        self,
+        connection: Connection,
+        message: OpenSession | CloseSession | PutUnit | AddSource | RemoveSource,
+        effect: Callable[[int], bytes],
+    ) -> Row:
+        now = time.time_ns() // 1000
+        row = requests.once(
+            connection,
+            tenant=message.tenant,
+            request_id=message.request_id,
+            method=type(message).__name__,
+            now=now,
+            effect=lambda: effect(now),
+        )
+        return Row(row=row)
+
+    def _put_unit(self, connection: Connection, unit: units.Prepared, now: int) -> bytes:
+        return units.client_row(units.put_unit(connection, unit, new_id=self._new_id(now), now=now))
+
+    def _add_source(self, connection: Connection, message: AddSource, now: int) -> bytes:
+        root = sources.add_source(
+            connection,
+            tenant=message.tenant,
+            source_id=self._new_id(now),
+            path=sources.clean_path(message.path),
+            name=message.name,
+            now=now,
+        )
+        return sources.client_row(root)
+
+    def _new_id(self, now: int) -> str:
+        return self._ulids.make(now, os.urandom(RANDOM_BYTES))
+
+    def _check(self, message: Message) -> None:
+        """Check the members that are not a unit's against the limits."""
+        chars_max, chars_key = self._limits.id_chars_max, f"{_ROOM}.id_chars_max"
+        bytes_max, bytes_key = self._limits.meta_bytes_max, f"{_ROOM}.meta_bytes_max"
+        match message:
+            case OpenSession():
+                ids = {"tenant": message.tenant, "session_id": message.session_id, "request_id": message.request_id}
+                check_ids("session.open", ids, chars_max, chars_key)
+                for field, text in (("title", message.title), ("agent", message.agent)):
+                    check_text("session.open", field, text or "", bytes_max, bytes_key)
+                check_json("session.open", "meta", message.meta, bytes_max, bytes_key)
+            case CloseSession():
+                check_id("session.close", "request_id", message.request_id, chars_max, chars_key)
+            case AddSource():
+                check_ids(
+                    "source.add", {"tenant": message.tenant, "request_id": message.request_id}, chars_max, chars_key
+                )
+                check_id("source.add", "path", message.path, bytes_max, bytes_key)
+                sources.clean_path(message.path)
+            case RemoveSource():
+                check_id("source.remove", "request_id", message.request_id, chars_max, chars_key)
+
+    def _status(self, connection: Connection) -> Statistics:
+        core_seq = units.last_core_seq(connection)
+        return Statistics(
+            values={
+                **store.counters(connection),
+                **store.count_rows(connection),
+                "keyword_behind": core_seq - self.index.cursor,
+                **self.file_facts(),
+            }
+        )
+
+
+def _open_session(connection: Connection, message: OpenSession, now: int) -> bytes:
+    session = sessions.open_session(
+        connection,
+        tenant=message.tenant,
+        session_id=message.session_id,
+        title=message.title,
+        agent=message.agent,
+        meta=None if message.meta is None else msgspec.json.encode(message.meta).decode(),
+        now=now,
+    )
+    return sessions.client_row(session)
+
+
+def _close_session(connection: Connection, message: CloseSession, now: int) -> bytes:
+    session = sessions.close_session(connection, tenant=message.tenant, session_id=message.session_id, now=now)
+    return sessions.client_row(session)
+
+
+def _remove_source(connection: Connection, message: RemoveSource) -> bytes:
+    return sources.client_row(sources.remove_source(connection, tenant=message.tenant, source_id=message.source_id))
+
+
+def _adopt(connection: Connection, message: AdoptSessions) -> Done:
+    now = time.time_ns() // 1000
+    for activity in message.sessions:
+        sessions.adopt_session(connection, activity, now)
+    if message.cursor > meta.read_counter(connection, store.SESSIONS_CURSOR):
+        meta.write(connection, store.SESSIONS_CURSOR, message.cursor)
+    return Done()
+
+
+def _list_sessions(connection: Connection, message: ListSessions) -> Rows:
+    limit = rows_limit(message.limit)
+    if message.status is None:
+        rows = sessions.list_sessions(connection, tenant=message.tenant, before=message.before, limit=limit + 1)
+    else:
+        rows = sessions.list_sessions_with_status(
+            connection, tenant=message.tenant, status=message.status, before=message.before, limit=limit + 1
+        )
+    return page(map(sessions.client_row, rows), limit)
+
+
+def _unit_history(connection: Connection, message: UnitHistory) -> Rows:
+    limit = rows_limit(message.limit)
+    rows = units.unit_history(
+        connection,
+        tenant=message.tenant,
+        unit_id=message.unit_id,
+        before_version=message.before_version,
+        limit=limit + 1,
+    )
+    return page(map(units.client_row, rows), limit)
+
+
+def _list_units(connection: Connection, message: ListUnits) -> Rows:
+    limit = rows_limit(message.limit)
+    rows = units.list_units(
+        connection,
+        tenant=message.tenant,
+        before_core_seq=message.before_core_seq,
+        type=message.type,
+        scope=message.scope,
+        status=message.status,
+        limit=limit + 1,
+    )
+    return page(map(units.client_row, rows), limit)
+
+
+def _page_units(connection: Connection, message: PageUnits) -> Rows:
+    limit = rows_limit(message.limit)
+    rows = units.active_between(connection, message.after, message.until, limit + 1)
+    return page_msgpack(map(units.builder_row, rows), limit)
+
+
+def _room(setup: Setup) -> CoreRoom:
+    return CoreRoom(msgspec.msgpack.decode(setup.settings, type=RoomSetup))
+
+
+if __name__ == "__main__":
+    serve(_room)

@@ -1,0 +1,66 @@
+"""Questions embedded by a remote endpoint, asked by the daemon itself. Never blocks, loads no numpy.
+
+A late or absent vector degrades a search to keywords, it does not delay it: so every call has a deadline, and while
+the endpoint is not there (and only then) it is not asked at all, but for a probe now and then.
+"""
+
+import time
+from collections.abc import Callable
+
+from actors.embedding.breaker import Breaker
+from actors.embedding.endpoint import Endpoint, Late, Unreachable
+from actors.embedding.identity import REMOTE, resolve_identity
+from actors.errors import EmbeddingUnavailable
+from actors.settings import EmbeddingSettings
+from actors.text import clean
+
+# Below the usual deadline of a question, so that a host that swallows connections counts as not there.
+CONNECT_S = 1.0
+
+
+class RemoteQueryEmbedder:
+    """The endpoint for questions, and what is known of whether it is there. Used by any number of tasks at once."""
+
+    def __init__(self, settings: EmbeddingSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        identity = resolve_identity(settings)
+        assert identity is not None
+        assert identity.provider == REMOTE, "a local model runs in the search workers"
+        self.identity = identity
+        self._prefix = settings.query_prefix
+        self._endpoint = Endpoint(settings, identity, connect_s=CONNECT_S)
+        self._breaker = Breaker()
+        self._clock = clock
+
+    async def embed(self, text: str, deadline_s: float) -> bytes:
+        """Return the unit vector of a question as little-endian float32, at the latest `deadline_s` seconds from now.
+
+        Raises EmbeddingUnavailable, with `retry_after_ms` where that is known. Cancelling leaves nothing behind.
+        """
+        if not self._breaker.may_ask(self._clock()):
+            raise EmbeddingUnavailable(
+                "embedding endpoint not asked: it was not reachable the last times",
+                retry_after_ms=self._breaker.retry_after_ms(self._clock()),
+            )
+        told = False
+        try:
+            (vector,) = await self._endpoint.exchange([self._prefix + clean(text)], deadline_s=deadline_s)
+            told = True
+            self._breaker.reached()
+        except Late:
+            raise
+        except Unreachable:
+            told = True
+            self._breaker.unavailable(self._clock())
+            raise
+        except EmbeddingUnavailable:
+            told = True
+            self._breaker.reached()
+            raise
+        finally:
+            if not told:
+                self._breaker.no_word(self._clock())
+        return vector
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._endpoint.close()

@@ -1,0 +1,29 @@
+"""generation_builder: makes LanceDB generations from the truth, publishes them, and retires them.
+
+Owns the index folder (`actors/generation.py` knows its paths): the generations, the pointer CURRENT, the lock. All
+of it may be deleted at any time: it is derived from the events, the units and the notes, and built again.
+
+Promises
+    * A generation is complete, tested, durable and immutable before anybody sees it: built in `gen-N.tmp`, tested,
+      fsynced, described by a manifest with a hash of every file, renamed, and only then named by CURRENT.
+    * The same truth gives the same rows in the same order, hence the same answers.
+    * A build that fails, is killed or runs out of disk leaves what served before as it was, and no file behind.
+    * Nothing that cannot be read is taken for deleted: its rows are taken over from the generation before.
+    * What is left out is told, with the reason.
+    * Embedding is never waited for: a row without a vector has none, is listed as pending, and gets one in a later
+      generation.
+
+The trio side (in the daemon) decides what is built and when: actor.py, building.py, embedding.py.
+
+The worker (a process of its own, at the lowest priority) does it, step by step:
+    worker.py        child entry; lanes; errors end the build
+    draft.py         the build under way: stage, write, index, test, seal
+    staging.py       rows on their way into a table (Arrow IPC)       vectors.py   vectors by hash
+    store.py         the only code here that touches LanceDB          faults.py    its errors
+    shelf.py         sealed generations: recover, flip, retire        index_lock.py
+    documents.py     notes of a scan into rows; what is held          scan_report.py
+and, pure:
+    chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py  (scan.py reads folders, not files)
+
+The embedding worker (another process; neither LanceDB nor Arrow in it): embedder.py.
+"""

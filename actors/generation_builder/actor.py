@@ -1,0 +1,445 @@
+"""generation_builder, the trio side: decides what is built and when, and drives the worker step by step.
+
+Four tasks share one notice board:
+* `_serve_mail` answers commands;
+* `_look_at_truth` finds out, on hints and by itself, how far the truth is ahead and whether the index still exists;
+* `_build_when_due` makes one generation after the other, never two at a time;
+* `_embed_behind` (embedding.py) fills in missing vectors, into the cache, so that the next generation has them.
+
+Nothing waits for a build, and a build holds nothing that others need: the truth is paged in short reads, the
+worker runs at the lowest priority, and publication is a pointer flip. When anything fails, the generation that
+served goes on serving.
+"""
+
+import time
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from actors.actor import Board, House, serve_tray
+from actors.errors import BuildFailed, BulkheadError, GenerationSuspect, InvalidParams, NotFound
+from actors.frames import Report
+from actors.generation_builder.building import BuildPlan, build
+from actors.generation_builder.embedding import EmbedBehind
+from actors.mailbox import Envelope, deadline_after
+from actors.messages import (
+    AbandonBuild,
+    CoreStatus,
+    Covers,
+    Done,
+    FlipGeneration,
+    GenerationRef,
+    GetIndexView,
+    HoldBuild,
+    IndexState,
+    IndexView,
+    ListSources,
+    Message,
+    PrepareGeneration,
+    ProbeIndex,
+    Progress,
+    Rebuild,
+    RebuildQueued,
+    RecoverIndex,
+    ReportSuspect,
+    RetireGenerations,
+    RollbackIndex,
+    Row,
+    ScanResult,
+    ScanSources,
+    ServeGeneration,
+    SourceRoot,
+    SourceRoots,
+    Statistics,
+    TranscriptStatus,
+    TruthAdvanced,
+    VerifyGeneration,
+    VerifyIndex,
+)
+from actors.notices import BuilderNotice
+from actors.settings import GenerationBuilderSettings
+from actors.worker import Worker, WorkerSpec
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+LOOK_EVERY_S = 1.0
+SHORT_S = 10.0
+PREPARE_S = 120.0
+BUILD_RETRY_S_MIN, BUILD_RETRY_S_MAX = 5.0, 300.0
+ATTEMPTS_MAX = 3  # with the same input; then it waits for the truth to move or for a command
+
+
+class GenerationBuilder:
+    """One incarnation of generation_builder."""
+
+    def __init__(
+        self,
+        house: House,
+        *,
+        builder: WorkerSpec,
+        embedder: WorkerSpec,
+        limits: GenerationBuilderSettings,
+        board: Board[BuilderNotice],
+    ) -> None:
+        self.house = house
+        self.board = board
+        self.limits = limits
+        self.worker: Worker
+        self._builder_spec = builder
+        self._embed = EmbedBehind(house, spec=embedder, limits=limits, board=board, wish=self._force)
+        self._hints = trio.Event()
+        self._wishes = trio.Event()
+        self._forced: str | None = None
+        self._latest = Covers()
+        self._sources: list[SourceRoot] = []
+        self._scanned_at = 0.0
+        self._built_at = 0.0
+        self._paused_at: Covers | None = None
+        self._hold_stage: str | None = None
+        self._released = trio.Event()
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Recover what is on disk, offer it to the searcher, then keep it up with the truth."""
+        async with trio.open_nursery() as nursery:
+            self.worker = await self.house.start_worker(self._builder_spec, nursery)
+            state = await self._work(RecoverIndex(), IndexState)
+            self._post(
+                serving=state.current,
+                previous=tuple(state.previous),
+                highest=max(state.highest, self.board.notice.highest),
+                suspects=tuple(state.suspects),
+                building=None,
+                last_error=self.board.notice.last_error,
+            )
+            self.house.ready()
+            nursery.start_soon(self._serve_mail)
+            nursery.start_soon(self._offer)
+            nursery.start_soon(self._look_at_truth)
+            nursery.start_soon(self._build_when_due)
+            nursery.start_soon(self._retire_in_time)
+            nursery.start_soon(self._embed.run)
+
+    def _post(self, **changes: object) -> None:
+        self.board.post(msgspec.structs.replace(self.board.notice, **changes))
+
+    async def _work(self, message: Message, answer: type[Answer], *, seconds: float | None = None) -> Answer:
+        """Make a call to the worker; its progress goes to the board."""
+        seconds = self.limits.step_deadline_ms / 1000 if seconds is None else seconds
+        return await self.worker.call(message, answer, deadline_ns=deadline_after(seconds), on_report=self._on_report)
+
+    def _on_report(self, report: Report) -> None:
+        building = self.board.notice.building
+        if building is not None:
+            self._post(
+                building=Progress(
+                    stage=report.stage, done=report.done, total=report.total, generation=building.generation
+                )
+            )
+
+    # ------------------------------------------------------------ mail
+
+    async def _serve_mail(self) -> None:
+        await serve_tray(self.house.mailbox, "", self._serve, at_once=4)
+
+    async def _serve(self, envelope: Envelope) -> None:
+        message = envelope.message
+        answer: msgspec.Struct
+        match message:
+            case TruthAdvanced():
+                self._hints.set()
+                answer = Done()
+            case Rebuild():
+                answer = self._queue_rebuild(message)
+            case VerifyIndex():
+                answer = await self._verify(envelope.deadline_ns)
+            case RollbackIndex():
+                answer = await self._roll_back()
+            case ReportSuspect():
+                answer = await self._look_into(message)
+            case HoldBuild():
+                answer = self._hold(message.stage)
+            case _:
+                raise TypeError(f"generation_builder does not take {type(message).__name__}")
+        self.house.mailbox.finish(envelope, answer)
+
+    def _queue_rebuild(self, message: Rebuild) -> RebuildQueued:
+        """Two requests coalesce, but one that comes while a build runs is about what came after its start."""
+        running = self.board.notice.building is not None
+        self._wish(message.reason)
+        return RebuildQueued(build=self.board.notice.builds_started + 1, already_running=running)
+
+    def _wish(self, reason: str) -> None:
+        """Build as soon as possible, whatever failed before."""
+        self._paused_at = None
+        self._post(paused=False, attempts=0)
+        self._force(reason)
+
+    def _force(self, reason: str) -> None:
+        self._forced = reason
+        self._wishes.set()
+
+    async def _verify(self, deadline_ns: int) -> Row:
+        serving = self.board.notice.serving
+        if serving is None:
+            raise NotFound("no generation is published, so there is nothing to verify")
+        message = VerifyGeneration(generation=serving.generation)
+        found = await self.worker.call(message, GenerationRef, deadline_ns=deadline_ns)
+        return _row({"generation": found.generation, "verified": True, "rows": found.rows})
+
+    async def _roll_back(self) -> Row:
+        notice = self.board.notice
+        if not notice.previous:
+            raise InvalidParams(
+                "index.rollback: no earlier generation is kept",
+                hint="one is kept after the second build (config: generation_builder.generations_kept)",
+            )
+        if notice.building is not None:
+            raise BuildFailed("index.rollback: a build is under way; roll back once it is published or has failed")
+        earlier = notice.previous[0]
+        await self._work(VerifyGeneration(generation=earlier.generation), GenerationRef)
+        await self._publish(earlier, previous=notice.previous[1:])
+        self._paused_at = self._latest
+        self._post(paused=True)
+        return _row({"generation": earlier.generation, "rolled_back_from": _number(notice.serving)})
+
+    async def _look_into(self, message: ReportSuspect) -> Done:
+        """Verify a generation that a searcher could not read, and fall back when it is damaged."""
+        serving = self.board.notice.serving
+        if serving is not None and serving.generation == message.generation:
+            try:
+                await self._work(VerifyGeneration(generation=message.generation), GenerationRef)
+            except GenerationSuspect as error:
+                await self._fall_back(error)
+        return Done()
+
+    def _hold(self, stage: str | None) -> Done:
+        self._hold_stage = stage
+        self._released.set()
+        self._released = trio.Event()
+        return Done()
+
+    # ------------------------------------------------------------ looking
+
+    async def _look_at_truth(self) -> None:
+        """Learn how far the truth is, on hints and on a beat (a hint may be lost)."""
+        while True:
+            try:
+                await self._look()
+            except GenerationSuspect as error:
+                await self._fall_back(error)
+            except BulkheadError as error:
+                # An actor that is asked is away for the moment; the next beat looks again.
+                self.house.log.debug("truth not looked at", extra={"error": error.message})
+            if self._due() is not None:
+                self._wishes.set()
+            self._hints = trio.Event()
+            with trio.move_on_after(LOOK_EVERY_S):
+                await self._hints.wait()
+                await trio.sleep(self.limits.settle_ms / 1000)
+
+    async def _look(self) -> None:
+        deadline_ns = deadline_after(SHORT_S)
+        house = self.house
+        transcript = await house.ask("transcript_appender", TranscriptStatus(), Statistics, deadline_ns=deadline_ns)
+        core = await house.ask("core_writer", CoreStatus(), Statistics, deadline_ns=deadline_ns)
+        known = await house.ask("core_writer", ListSources(tenant=None), SourceRoots, deadline_ns=deadline_ns)
+        event_seq, core_seq = int(transcript.values["seq"] or 0), int(core.values["core_seq"] or 0)
+        digest = self._latest.sources_digest
+        if known.sources != self._sources or time.monotonic() - self._scanned_at > self.limits.scan_every_ms / 1000:
+            digest = await self._scan(known.sources)
+        self._latest = Covers(event_seq=event_seq, core_seq=core_seq, sources_digest=digest)
+        self._post(event_seq=event_seq, core_seq=core_seq)
+        serving = self.board.notice.serving
+        if serving is not None and self.board.notice.building is None:
+            await self._work(ProbeIndex(generation=serving.generation), Done, seconds=SHORT_S)
+
+    async def _scan(self, sources: list[SourceRoot]) -> str:
+        result = await self._work(ScanSources(sources=sources), ScanResult)
+        self._sources, self._scanned_at = sources, time.monotonic()
+        self._post(files=result.files, skipped=tuple(result.skipped), held=tuple(result.held))
+        return result.digest
+
+    # ------------------------------------------------------------ building
+
+    def _due(self) -> str | None:
+        """Return why a build is due now, or None."""
+        if self._forced is not None:
+            return self._forced
+        serving = self.board.notice.serving
+        empty = self._latest == Covers(sources_digest=self._latest.sources_digest) and not self.board.notice.files
+        if self._paused_at == self._latest or not self._latest.sources_digest:
+            return None
+        if serving is None:
+            reason = None if empty else "no generation"
+        elif _differs(serving, self.board.notice):
+            reason = "embedding identity changed"
+        else:
+            reason = "truth moved" if serving.covers != self._latest else None
+        if reason is None or time.monotonic() < self._next_build_at():
+            return None
+        return reason
+
+    def _next_build_at(self) -> float:
+        """Return when the next build may start by itself: the share of time spent building is bounded."""
+        notice = self.board.notice
+        if notice.attempts and notice.attempted == self._latest:
+            if notice.attempts >= ATTEMPTS_MAX:
+                return float("inf")
+            return self._built_at + min(BUILD_RETRY_S_MAX, BUILD_RETRY_S_MIN * 2.0 ** (notice.attempts - 1))
+        pause_s: float = notice.build_ms / 1000 * (100 / self.limits.duty_percent_max - 1)
+        return self._built_at + max(self.limits.settle_ms / 1000, pause_s)
+
+    async def _build_when_due(self) -> None:
+        while True:
+            reason = self._due()
+            if reason is None:
+                self._wishes = trio.Event()
+                with trio.move_on_after(LOOK_EVERY_S):
+                    await self._wishes.wait()
+                continue
+            self._forced = None
+            await self._build_once(reason)
+            self._built_at = time.monotonic()
+
+    async def _build_once(self, reason: str) -> None:
+        started = time.monotonic()
+        self._paused_at = None
+        number = self.board.notice.builds_started + 1
+        self._post(building=Progress(stage="begin"), builds_started=number, paused=False)
+        self.house.log.info("build started", extra={"reason": reason, "build": number})
+        try:
+            covers = await self._refresh()
+            attempts = self.board.notice.attempts if self.board.notice.attempted == covers else 0
+            self._post(attempted=covers, attempts=attempts + 1)
+            sealed = await build(self._plan(covers))
+            await self._prepare(sealed)
+            await self._publish(sealed, previous=self._kept_behind(sealed))
+        except BulkheadError as error:
+            await self._give_up(error)
+        else:
+            self._post(
+                building=None,
+                builds_published=number,
+                attempts=0,
+                last_error=None,
+                build_ms=(time.monotonic() - started) * 1000,
+            )
+            self.house.log.info("build published", extra={"generation": sealed.generation, "rows": sealed.rows})
+
+    async def _refresh(self) -> Covers:
+        """Look once more right before the build, so that it covers all that was acknowledged until now."""
+        self._scanned_at = 0.0
+        await self._look()
+        return self._latest
+
+    def _plan(self, covers: Covers) -> BuildPlan:
+        return BuildPlan(
+            house=self.house,
+            work=self._work,
+            step=self._step,
+            limits=self.limits,
+            covers=covers,
+            sources=self._sources,
+            identity=self.board.notice.identity,
+            previous=self.board.notice.serving,
+            at_least=self.board.notice.highest,
+        )
+
+    async def _step(self, stage: str, generation: int, done: int, total: int) -> None:
+        """Note where the build is; under chaos it may be held here."""
+        self._post(
+            building=Progress(stage=stage, done=done, total=total, generation=generation),
+            highest=max(self.board.notice.highest, generation),
+        )
+        while self._hold_stage == stage:
+            await self._released.wait()
+
+    async def _give_up(self, error: BulkheadError) -> None:
+        self._post(building=None, last_error=error.message)
+        self.house.log.warning("build failed", extra={"error": error.message})
+        await self._work(AbandonBuild(), Done, seconds=SHORT_S)
+
+    # ------------------------------------------------------------ publishing
+
+    async def _prepare(self, sealed: GenerationRef) -> None:
+        """Have the spare searcher open and probe it; a searcher that is away does not hold up publication."""
+        await self._step("prepare", sealed.generation, 0, 0)
+        message = PrepareGeneration(generation=sealed)
+        try:
+            await self.house.ask("searcher", message, Done, deadline_ns=deadline_after(PREPARE_S))
+        except GenerationSuspect:
+            raise
+        except BulkheadError as error:
+            self.house.log.warning("searcher did not prepare", extra={"error": error.message})
+
+    async def _publish(self, sealed: GenerationRef, *, previous: tuple[GenerationRef, ...]) -> None:
+        await self._step("flip", sealed.generation, 0, 0)
+        await self._work(FlipGeneration(generation=sealed.generation), Done, seconds=SHORT_S)
+        self._post(serving=sealed, previous=previous)
+        await self._offer()
+
+    def _kept_behind(self, sealed: GenerationRef) -> tuple[GenerationRef, ...]:
+        notice = self.board.notice
+        behind = (notice.serving, *notice.previous) if notice.serving is not None else notice.previous
+        kept = [ref for ref in behind if ref is not None and ref.generation != sealed.generation]
+        return tuple(kept[: self.limits.generations_kept - 1])
+
+    async def _offer(self) -> None:
+        """Tell the searcher what to serve. It also asks the board itself, so a lost message costs a moment only."""
+        message = ServeGeneration(generation=self.board.notice.serving)
+        try:
+            await self.house.ask("searcher", message, Done, deadline_ns=deadline_after(SHORT_S))
+        except BulkheadError as error:
+            self.house.log.info("searcher not told", extra={"error": error.message})
+
+    async def _fall_back(self, error: BulkheadError) -> None:
+        """The serving generation is damaged or gone: serve the best verified one, and build anew."""
+        self.house.log.error("generation suspect", extra={"error": error.message})
+        state = await self._work(RecoverIndex(), IndexState)
+        self._post(
+            serving=state.current,
+            previous=tuple(state.previous),
+            suspects=tuple(state.suspects),
+            last_error=error.message,
+        )
+        await self._offer()
+        self._wish("generation damaged")
+
+    async def _retire_in_time(self) -> None:
+        """Delete generations that are neither kept nor read by anybody, after a grace."""
+        grace_s = max(LOOK_EVERY_S, self.limits.retire_grace_ms / 1000)
+        settled: tuple[GenerationRef | None, ...] | None = None
+        while True:
+            await trio.sleep(grace_s)
+            notice = self.board.notice
+            wanted = (notice.serving, *notice.previous)
+            if notice.building is not None or wanted == settled:
+                continue
+            try:
+                if await self._retire(wanted):
+                    settled = wanted
+            except BulkheadError as error:
+                self.house.log.info("retirement put off", extra={"error": error.message})
+
+    async def _retire(self, wanted: tuple[GenerationRef | None, ...]) -> bool:
+        """Delete what is not wanted; False when somebody still reads an unwanted one."""
+        view = await self.house.ask("searcher", GetIndexView(), IndexView, deadline_ns=deadline_after(SHORT_S))
+        kept = {ref.generation for ref in wanted if ref is not None}
+        read = {*view.leased, *(() if view.serving is None else (view.serving,))}
+        await self._work(RetireGenerations(keep=sorted(kept | read)), Done)
+        return read <= kept
+
+
+def _differs(serving: GenerationRef, notice: BuilderNotice) -> bool:
+    return serving.identity != notice.identity
+
+
+def _number(ref: GenerationRef | None) -> int | None:
+    return None if ref is None else ref.generation
+
+
+def _row(members: dict[str, object]) -> Row:
+    return Row(row=msgspec.json.encode(members))

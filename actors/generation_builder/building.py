@@ -1,0 +1,189 @@
+"""One build, step by step: page the truth, stage, fetch known vectors, write, index, test, seal.
+
+Written as `build(everything up to covers)`: a delta will be the same steps over the rows after a sequence. The
+steps are short calls to the worker, so progress is visible, each has a deadline, and a kill loses only this build.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from actors.actor import House
+from actors.errors import BulkheadError
+from actors.mailbox import deadline_after
+from actors.messages import (
+    CORPORA,
+    AllocateGeneration,
+    BeginBuild,
+    Covers,
+    Done,
+    EmbeddingIdentity,
+    EventPage,
+    GenerationNumber,
+    GenerationRef,
+    GetVectors,
+    IndexTable,
+    Message,
+    PageEvents,
+    PageUnits,
+    Rows,
+    SealGeneration,
+    SourceRoot,
+    Staged,
+    StageDocuments,
+    StageEvents,
+    StageUnits,
+    StageVectors,
+    TestGeneration,
+    Vectors,
+    WriteTable,
+)
+from actors.settings import GenerationBuilderSettings
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+ASK_S = 30.0
+CACHE_S = 2.0
+KEYS_PER_GET = 2048
+
+
+class Work(Protocol):
+    """Make a call to the builder's worker."""
+
+    async def __call__(self, message: Message, answer: type[Answer], *, seconds: float | None = None) -> Answer: ...
+
+
+Step = Callable[[str, int, int, int], Awaitable[None]]
+
+
+class BuildPlan:
+    """What to build, and with whose help."""
+
+    def __init__(
+        self,
+        *,
+        house: House,
+        work: Work,
+        step: Step,
+        limits: GenerationBuilderSettings,
+        covers: Covers,
+        sources: list[SourceRoot],
+        identity: EmbeddingIdentity | None,
+        previous: GenerationRef | None,
+        at_least: int,
+    ) -> None:
+        self.house = house
+        self.work = work
+        self.step = step
+        self.limits = limits
+        self.covers = covers
+        self.sources = sources
+        self.identity = identity
+        self.previous = previous
+        self.at_least = at_least
+        self.generation = 0
+
+
+async def build(plan: BuildPlan) -> GenerationRef:
+    """Build a complete generation up to the seal and return it. Nothing of it is visible to anybody before the flip."""
+    plan.generation = await _allocate(plan)
+    await plan.step("begin", plan.generation, 0, 0)
+    begin = BeginBuild(
+        generation=plan.generation,
+        covers=plan.covers,
+        identity=plan.identity,
+        previous=plan.previous,
+        sources=plan.sources,
+    )
+    await plan.work(begin, Done)
+    await _stage_events(plan)
+    await _stage_units(plan)
+    await _stage_documents(plan)
+    for corpus in CORPORA:
+        await plan.step(f"write {corpus}", plan.generation, 0, 0)
+        await plan.work(WriteTable(corpus=corpus), Done)
+    for corpus in CORPORA:
+        await plan.step(f"index {corpus}", plan.generation, 0, 0)
+        await plan.work(IndexTable(corpus=corpus), Done)
+    await plan.step("test", plan.generation, 0, 0)
+    await plan.work(TestGeneration(), Done)
+    await plan.step("seal", plan.generation, 0, 0)
+    return await plan.work(SealGeneration(), GenerationRef)
+
+
+async def _allocate(plan: BuildPlan) -> int:
+    answer = await plan.house.ask(
+        "core_writer",
+        AllocateGeneration(at_least=plan.at_least),
+        GenerationNumber,
+        deadline_ns=deadline_after(ASK_S),
+    )
+    return answer.generation
+
+
+async def _stage_events(plan: BuildPlan) -> None:
+    after, total, more = 0, plan.covers.event_seq, plan.covers.event_seq > 0
+    while more:
+        await plan.step("events", plan.generation, after, total)
+        page = await plan.house.ask(
+            "transcript_appender",
+            PageEvents(after=after, until=total, limit=plan.limits.page_rows, bytes_max=plan.limits.page_bytes_max),
+            EventPage,
+            deadline_ns=deadline_after(ASK_S),
+        )
+        await _stage(plan, StageEvents(rows=page.rows))
+        assert page.last_seq > after or not page.more, "a page of events must move on"
+        after, more = page.last_seq, page.more
+
+
+async def _stage_units(plan: BuildPlan) -> None:
+    after, total, more = 0, plan.covers.core_seq, plan.covers.core_seq > 0
+    while more:
+        await plan.step("units", plan.generation, after, total)
+        message = PageUnits(after=after, until=total, limit=plan.limits.page_rows)
+        page = await plan.house.ask("core_writer", message, Rows, deadline_ns=deadline_after(ASK_S))
+        await _stage(plan, StageUnits(rows=page.rows))
+        rows = msgspec.msgpack.decode(page.rows, type=list[_Sequenced])
+        assert rows or not page.more, "a page of units must move on"
+        after, more = (rows[-1].core_seq if rows else total), page.more
+
+
+class _Sequenced(msgspec.Struct):
+    """The one member of a unit row that paging needs."""
+
+    core_seq: int
+
+
+async def _stage_documents(plan: BuildPlan) -> None:
+    more = bool(plan.sources)
+    done = 0
+    while more:
+        await plan.step("documents", plan.generation, done, 0)
+        staged = await _stage(plan, StageDocuments(files_max=plan.limits.files_per_step))
+        done += staged.rows
+        more = staged.more
+
+
+async def _stage(plan: BuildPlan, message: Message) -> Staged:
+    """Stage rows, and give the worker the vectors that the cache has for them."""
+    staged = await plan.work(message, Staged)
+    for start in range(0, len(staged.wanted), KEYS_PER_GET):
+        await _fetch_vectors(plan, staged.wanted[start : start + KEYS_PER_GET])
+    return staged
+
+
+async def _fetch_vectors(plan: BuildPlan, keys: list[bytes]) -> None:
+    assert plan.identity is not None, "no vectors are wanted without an embedder"
+    try:
+        vectors = await plan.house.ask(
+            "cache_manager",
+            GetVectors(identity=plan.identity.key, keys=keys),
+            Vectors,
+            deadline_ns=deadline_after(CACHE_S),
+        )
+    except BulkheadError:
+        return  # a cache that is away is a miss: the rows are found by their words, and embedded later
+    if vectors.found:
+        found = [keys[index] for index in vectors.found]
+        await plan.work(StageVectors(keys=found, dimensions=vectors.dimensions, blob=vectors.blob), Done)

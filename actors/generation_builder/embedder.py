@@ -1,0 +1,151 @@
+"""The embedding worker's process: turns pending texts into vectors, a few a call. Imports neither LanceDB nor Arrow.
+
+It only computes: the actor puts the vectors into the cache, from where the next build takes them. A model or provider
+that is not available is an EmbeddingUnavailable of the call, and the process stays; one text that it cannot embed is
+told apart and named, so that it does not hold up those behind it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from actors.child import CallContext, serve
+from actors.embedding import Embedder, TextsRefused, open_embedder
+from actors.errors import EmbeddingUnavailable
+from actors.frames import Setup
+from actors.generation import PendingText, read_manifest, read_pending
+from actors.generation_builder.vectors import sound
+from actors.messages import EmbeddedBatch, EmbedderWork, EmbedPending, Message, PeekPending, PendingKeys, Skip
+from actors.settings import RoomSetup
+
+if TYPE_CHECKING:
+    from actors.generation_builder.vectors import Matrix
+
+LANE = "embed"
+HARMLESS = "text"
+REFUSED = "not_embedded"
+
+
+class EmbedderRoom:
+    """What `actors/child.py` runs: see Room there."""
+
+    work: object = EmbedderWork
+    lanes: Mapping[type[Message], str] = {EmbedPending: LANE, PeekPending: LANE}
+
+    def __init__(self, setup: Setup) -> None:
+        self._settings = msgspec.msgpack.decode(setup.settings, type=RoomSetup).embedding
+        self._embedder: Embedder | None = None
+        self._checked = ""
+
+    def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
+        """Load nothing yet: a model that cannot be loaded fails the calls, not the start of the process."""
+        return {}
+
+    def close(self, lane: str) -> None:
+        """Free the model."""
+        if self._embedder is not None:
+            self._embedder.close()
+
+    def idle(self, lane: str) -> bool:
+        """Do nothing: there is no background work in this process."""
+        return False
+
+    def interrupt(self, lane: str) -> None:
+        """Do nothing: a call into the model ends by itself, or with the process."""
+
+    def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
+        """Look at the next pending texts, or embed them."""
+        match message:
+            case PeekPending():
+                texts, following = read_pending(Path(message.path), message.offset, message.texts_max)
+                return PendingKeys(keys=[text.hash for text in texts], next=following)
+            case EmbedPending():
+                return self._embed_pending(message)
+            case _:
+                raise TypeError(f"the embedding worker does not take {type(message).__name__}")
+
+    def _embed_pending(self, message: EmbedPending) -> EmbeddedBatch:
+        texts, following = read_pending(Path(message.path), message.offset, message.texts_max)
+        skipped = set(message.skip)
+        texts = [text for text in texts if text.hash not in skipped]
+        embedder = self._open(message.path)
+        vectors, failed = embed_each(embedder, [text.text for text in texts])
+        good = [index for index in range(len(texts)) if index not in failed]
+        return EmbeddedBatch(
+            keys=[texts[index].hash for index in good],
+            dimensions=embedder.identity.dimensions,
+            blob=vectors[good].astype("<f4").tobytes(),
+            next=following,
+            failed=[_failure(texts[index], reason) for index, reason in sorted(failed.items())],
+        )
+
+    def _open(self, path: str) -> Embedder:
+        """Load the model once, and make sure that it is the one that the generation was built for."""
+        if self._embedder is None:
+            self._embedder = open_embedder(self._settings)
+        if self._embedder is None:
+            raise EmbeddingUnavailable("no embedding model is configured (config: embedding.provider)")
+        if path != self._checked:
+            wanted = read_manifest(Path(path)).identity
+            if wanted != self._embedder.identity:
+                raise EmbeddingUnavailable(
+                    f"the model is {self._embedder.identity.key!r}, the generation wants vectors of "
+                    f"{wanted.key if wanted is not None else None!r}"
+                )
+            self._checked = path
+        return self._embedder
+
+
+def embed_each(embedder: Embedder, texts: list[str]) -> "tuple[Matrix, dict[int, str]]":
+    """Return a vector a text, and why those in the dict (by index; their rows mean nothing) have none.
+
+    Raises EmbeddingUnavailable when that is the provider's state, not a property of a text.
+    """
+    import numpy as np
+
+    dimensions = embedder.identity.dimensions
+    if not texts:
+        return np.zeros((0, dimensions), dtype=np.float32), {}
+    failed: dict[int, str] = {}
+    try:
+        vectors = embedder.embed_documents(texts)
+    except TextsRefused as error:
+        vectors, failed = error.vectors, dict(error.refused)
+    except EmbeddingUnavailable as error:
+        vectors, failed = _one_by_one(embedder, texts, error)
+    if vectors.shape != (len(texts), dimensions):
+        raise EmbeddingUnavailable(f"the model gave an array of shape {vectors.shape} for {len(texts)} texts")
+    for index in np.flatnonzero(~sound(vectors, normalised=embedder.identity.normalised)):
+        failed.setdefault(int(index), "its vector is not finite, or not of length 1")
+    return vectors, failed
+
+
+def _one_by_one(embedder: Embedder, texts: list[str], error: EmbeddingUnavailable) -> "tuple[Matrix, dict[int, str]]":
+    """Find out which texts made a batch fail. When a harmless text fails as well, it is the provider: raise `error`."""
+    import numpy as np
+
+    if error.retry_after_ms is not None:
+        raise error
+    try:
+        embedder.embed_documents([HARMLESS])
+    except EmbeddingUnavailable:
+        raise error from None
+    vectors = np.zeros((len(texts), embedder.identity.dimensions), dtype=np.float32)
+    failed: dict[int, str] = {}
+    for index, text in enumerate(texts):
+        try:
+            vectors[index] = embedder.embed_documents([text])[0]
+        except (EmbeddingUnavailable, TextsRefused) as refused:
+            failed[index] = refused.message
+    return vectors, failed
+
+
+def _failure(text: PendingText, reason: str) -> Skip:
+    # By its hash: what people wrote does not belong into logs and status.
+    return Skip(path=text.hash.hex(), reason=REFUSED, detail=reason)
+
+
+if __name__ == "__main__":
+    serve(EmbedderRoom)

@@ -1,0 +1,139 @@
+"""The sealed generations on disk: recover after a crash, point at one, retire the others. LanceDB is not needed.
+
+The rules:
+* CURRENT is believed when the generation it names verifies byte for byte. Otherwise the highest one that does takes
+  its place and CURRENT is put right; with none, CURRENT is removed.
+* A generation that fails is a *suspect*. It is never served and stays where it is, to be looked at, until the next
+  `retire`: the truth is elsewhere, so nothing is lost with it.
+* What lies above CURRENT and is sound was sealed and not published, or rolled back. Its number is not used again.
+* A generation is renamed before it is deleted, so that half of one is never taken for one.
+"""
+
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from actors import generation as generations
+from actors.errors import GenerationSuspect
+from actors.generation import Manifest, Pointer, doomed_path, generation_path
+from actors.generation_builder.faults import storage_errors
+from actors.messages import GenerationRef, IndexState, Skip
+
+SUSPECT = "suspect"
+
+
+def recover(index: Path, spared: Collection[Path], check: Callable[[], None]) -> IndexState:
+    """Remove the remains of a crash, verify what CURRENT names, fall back when that is damaged.
+
+    `spared` are the folders of a build that is under way. Those behind the current one are only looked at (names and
+    sizes): whoever serves one of them verifies it first.
+    """
+    remove_temporary(index, spared)
+    numbers = generations.sealed_numbers(index)
+    suspects: dict[int, Skip] = {}
+    pointed = generations.read_current(index)
+    current = _first_sound(index, _candidates(numbers, pointed), suspects, check)
+    _put_right(index, pointed, current)
+    behind = [number for number in reversed(numbers) if current is not None and number < current.generation]
+    previous = _whole(index, [number for number in behind if number not in suspects], suspects)
+    return IndexState(
+        current=current, previous=previous, highest=max(numbers, default=0), suspects=list(suspects.values())
+    )
+
+
+def current_manifest(index: Path) -> Manifest | None:
+    """Return the manifest of the generation that CURRENT names; None when there is none that can be read."""
+    pointer = generations.read_current(index)
+    return None if pointer is None else manifest_or_none(generation_path(index, pointer.generation))
+
+
+def manifest_or_none(folder: Path) -> Manifest | None:
+    """Return the manifest of a generation; None when it cannot be read."""
+    try:
+        return generations.read_manifest(folder)
+    except GenerationSuspect:
+        return None
+
+
+def flip(index: Path, number: int) -> None:
+    """Point CURRENT at a sealed generation, atomically and durably. GenerationSuspect when its files are not there."""
+    generations.verify_shape(generation_path(index, number))
+    with storage_errors(f"publishing generation {number}"):
+        generations.write_current(index, Pointer(generation=number))
+
+
+def probe(index: Path, number: int) -> None:
+    """Check that CURRENT names `number` and that its files are there, or raise GenerationSuspect."""
+    pointer = generations.read_current(index)
+    if pointer is None or pointer.generation != number:
+        found = "cannot be read" if pointer is None else f"names generation {pointer.generation}"
+        raise GenerationSuspect(f"{generations.CURRENT} {found}, expected generation {number}")
+    generations.verify_shape(generation_path(index, number))
+
+
+def retire(index: Path, keep: Collection[int], spared: Collection[Path]) -> None:
+    """Delete the sealed generations that are not in `keep` and not current, and every temporary folder."""
+    pointer = generations.read_current(index)
+    kept = {*keep} if pointer is None else {*keep, pointer.generation}
+    remove_temporary(index, spared)
+    with storage_errors("retiring generations"):
+        for number in generations.sealed_numbers(index):
+            if number not in kept:
+                generation_path(index, number).rename(doomed_path(index, number))
+    remove_temporary(index, spared)
+
+
+def remove_temporary(index: Path, spared: Collection[Path]) -> None:
+    """Delete builds that were not finished, generations that were being deleted, a pointer that was being written."""
+    for path in index.glob(f"*{generations.TEMPORARY}"):
+        if path in spared:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _candidates(numbers: list[int], pointed: Pointer | None) -> list[int]:
+    """Return the generations in the order in which they may be served: the one CURRENT names, then the highest."""
+    falling = sorted(numbers, reverse=True)
+    if pointed is None:
+        return falling
+    return [pointed.generation, *(number for number in falling if number != pointed.generation)]
+
+
+def _first_sound(
+    index: Path, candidates: list[int], suspects: dict[int, Skip], check: Callable[[], None]
+) -> GenerationRef | None:
+    for number in candidates:
+        folder = generation_path(index, number)
+        try:
+            return generations.reference(folder, generations.verify(folder, check))
+        except GenerationSuspect as error:
+            suspects[number] = _suspect(folder, error)
+    return None
+
+
+def _whole(index: Path, numbers: list[int], suspects: dict[int, Skip]) -> list[GenerationRef]:
+    """Return those whose files are there and have their sizes."""
+    whole = []
+    for number in numbers:
+        folder = generation_path(index, number)
+        try:
+            whole.append(generations.reference(folder, generations.verify_shape(folder)))
+        except GenerationSuspect as error:
+            suspects[number] = _suspect(folder, error)
+    return whole
+
+
+def _suspect(folder: Path, error: GenerationSuspect) -> Skip:
+    return Skip(path=str(folder), reason=SUSPECT, detail=error.message)
+
+
+def _put_right(index: Path, pointed: Pointer | None, current: GenerationRef | None) -> None:
+    """Make CURRENT say what is served, so that a restart does not decide anew."""
+    if current is None:
+        (index / generations.CURRENT).unlink(missing_ok=True)
+    elif pointed != Pointer(generation=current.generation):
+        with storage_errors("writing CURRENT"):
+            generations.write_current(index, Pointer(generation=current.generation))

@@ -1,0 +1,206 @@
+"""LanceDB, as far as building needs it: the only code of this room that touches it. No state of its own.
+
+LanceDB is imported in the first function that needs it (two to three seconds, most of it a generated client that
+nobody here uses and that cannot be left out cleanly), so recovery and scanning answer at once after a start.
+
+What was measured with 0.40 and is relied on:
+* a table made from a stream of batches is one commit, its rows in the order of the stream;
+* with the same rows in the same order, and one indexing worker, keyword scores and their ties are the same in every
+  build, whatever the memory limit and the number of cores;
+* a keyword index on an empty table covers nothing, so an empty table gets none;
+* `on_bad_vectors="error"` takes a row without a vector for a bad one; "null" leaves it as it is, and the self-test
+  counts the vectors afterwards.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.errors import BuildFailed, BulkheadError, GenerationSuspect
+from actors.generation import Manifest
+from actors.generation_builder.faults import brief, storage_errors
+from actors.generation_builder.probes import Probe
+from actors.generation_builder.vectors import HASH_BYTES, sound
+from actors.messages import CORPORA, Corpus
+from actors.text import LANCE_TOKENIZE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lancedb.table import Table
+
+    from actors.generation_builder.vectors import Matrix
+
+INDEXING_MEMORY_MIB = 512
+READ_ROWS = 4096
+TERMS_INDEX = "terms_idx"
+
+
+class IndexPlan(NamedTuple):
+    """Which indexes a table gets."""
+
+    keyword: bool
+    vector: bool
+
+
+class TableFacts(NamedTuple):
+    """What a finished table must be like."""
+
+    rows: int
+    vectors: int
+    dimensions: int | None
+    normalised: bool
+    probes: Sequence[Probe]
+
+
+def index_policy(rows: int, dimensions: int | None) -> IndexPlan:
+    """Decide which indexes a table of this size gets.
+
+    Vectors are compared one by one at every size for now: exact, and 131 ms for 17,395 × 1,536 on two cores.
+    """
+    assert rows >= 0 and (dimensions is None or dimensions > 0)
+    return IndexPlan(keyword=rows > 0, vector=False)
+
+
+def write_table(folder: Path, corpus: Corpus, schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> int:
+    """Write a table in one commit and return its version. An error that `batches` raises is raised as it is."""
+    import lancedb
+    import pyarrow as pa
+
+    failed: list[BulkheadError] = []
+    reader = pa.RecordBatchReader.from_batches(schema, _keep_error(batches, failed))
+    try:
+        with storage_errors(f"writing table {corpus}"):
+            connection = lancedb.connect(str(folder))
+            table = connection.create_table(corpus, data=reader, schema=schema, on_bad_vectors="null")
+            return int(table.version)
+    except BulkheadError:
+        if failed:
+            raise failed[0] from None
+        raise
+
+
+def index_table(folder: Path, corpus: Corpus, plan: IndexPlan) -> int:
+    """Build the indexes of a table and return its version."""
+    table = open_table(folder, corpus)
+    if plan.keyword:
+        from lancedb.index import FTS
+
+        # One worker: the same rows give the same index on every machine, and a build gives way to everybody else.
+        config = FTS(**LANCE_TOKENIZE, with_position=False, num_workers=1, memory_limit=INDEXING_MEMORY_MIB)
+        with storage_errors(f"keyword index of table {corpus}"):
+            table.create_index("terms", config=config, name=TERMS_INDEX)
+    return int(table.version)
+
+
+def check_table(folder: Path, corpus: Corpus, facts: TableFacts, check: Callable[[], None]) -> None:
+    """Test a finished table; BuildFailed says what was expected and what was found."""
+    table = open_table(folder, corpus)
+    with storage_errors(f"self-test of table {corpus}"):
+        _expect(corpus, "rows", facts.rows, table.count_rows())
+        if facts.rows:
+            statistics = table.index_stats(TERMS_INDEX)
+            _expect(corpus, "rows in the keyword index", facts.rows, statistics.num_indexed_rows if statistics else 0)
+            _expect(corpus, "rows outside the keyword index", 0, statistics.num_unindexed_rows)
+        for probe in facts.probes:
+            check()
+            _expect(corpus, f"rows {probe.id!r} found by their term {probe.term!r}", 1, _found_by(table, probe))
+        _check_rows(table, corpus, facts, check)
+
+
+def open_table(folder: Path, corpus: Corpus) -> "Table":
+    """Open a table of the generation that is being built."""
+    import lancedb
+
+    with storage_errors(f"opening table {corpus}"):
+        return lancedb.connect(str(folder)).open_table(corpus)
+
+
+def open_sealed(folder: Path, manifest: Manifest) -> None:
+    """Open every table of a sealed generation at the version and with the rows that were sealed."""
+    import lancedb
+
+    try:
+        connection = lancedb.connect(str(folder))
+        for corpus in CORPORA:
+            table = connection.open_table(corpus)
+            found = (int(table.version), table.count_rows())
+            sealed = (manifest.table_versions[corpus], manifest.rows[corpus])
+            if found != sealed:
+                raise GenerationSuspect(f"generation {folder.name}: table {corpus} is {found}, sealed {sealed}")
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise GenerationSuspect(f"generation {folder.name}: tables not readable: {brief(error)}") from error
+
+
+def read_vectors(folder: Path, dimensions: int) -> "Iterator[tuple[list[bytes], Matrix]]":
+    """Yield the hashes and vectors of a sealed generation, some thousand rows at a time. Raises GenerationSuspect."""
+    import numpy as np
+
+    for corpus in CORPORA:
+        for batch in _read(folder, corpus, ["hash", "vector"], "vector IS NOT NULL"):
+            values = batch.column("vector").flatten().to_numpy(zero_copy_only=False)
+            vectors = np.ascontiguousarray(values, dtype=np.float32).reshape(batch.num_rows, dimensions)
+            yield batch.column("hash").to_pylist(), vectors
+
+
+def read_documents(folder: Path, columns: list[str]) -> "Iterator[pa.RecordBatch]":
+    """Yield the document rows of a sealed generation. Raises GenerationSuspect."""
+    yield from _read(folder, "documents", columns, None)
+
+
+def _read(folder: Path, corpus: Corpus, columns: list[str], where: str | None) -> "Iterator[pa.RecordBatch]":
+    """Read a table of a sealed generation. `where` is ours, never a client's."""
+    import lancedb
+
+    try:
+        query = lancedb.connect(str(folder)).open_table(corpus).search().select(columns)
+        if where is not None:
+            query = query.where(where)
+        yield from query.to_batches(batch_size=READ_ROWS)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise GenerationSuspect(f"generation {folder.name}: {corpus} not readable: {brief(error)}") from error
+
+
+def _keep_error(batches: "Iterable[pa.RecordBatch]", failed: list[BulkheadError]) -> "Iterator[pa.RecordBatch]":
+    """Pass batches on and keep what stops them: LanceDB would leave only its text."""
+    try:
+        yield from batches
+    except BulkheadError as error:
+        failed.append(error)
+        raise
+
+
+def _found_by(table: "Table", probe: Probe) -> int:
+    """Ask the keyword index for a term, among the rows of one id only, so that no limit can hide the row."""
+    from lancedb.expr import col, lit
+    from lancedb.query import MatchQuery
+
+    query = table.search(MatchQuery(probe.term, "terms"), query_type="fts").where(
+        (col("id") == lit(probe.id)) & (col("part") == lit(probe.part)), prefilter=True
+    )
+    return int(query.select(["id", "_score"]).limit(2).to_arrow().num_rows)
+
+
+def _check_rows(table: "Table", corpus: Corpus, facts: TableFacts, check: Callable[[], None]) -> None:
+    """Go through all rows: ids are unique, hashes whole, vectors finite and of the right length."""
+    columns = ["id", "part", "hash"] if facts.dimensions is None else ["id", "part", "hash", "vector"]
+    places: set[int] = set()
+    vectors = unsound = broken = 0
+    for batch in table.search().select(columns).to_batches(batch_size=READ_ROWS):
+        check()
+        ids, parts, hashes = (batch.column(name).to_pylist() for name in ("id", "part", "hash"))
+        places.update(map(hash, zip(ids, parts, strict=True)))
+        broken += sum(len(value) != HASH_BYTES for value in hashes)
+        if facts.dimensions is not None:
+            present = batch.column("vector").drop_null()
+            matrix = present.flatten().to_numpy(zero_copy_only=False).reshape(len(present), facts.dimensions)
+            vectors += len(present)
+            unsound += len(present) - int(sound(matrix, normalised=facts.normalised).sum())
+    _expect(corpus, "different ids", facts.rows, len(places))
+    _expect(corpus, f"hashes that are not {HASH_BYTES} bytes", 0, broken)
+    _expect(corpus, "vectors", facts.vectors, vectors)
+    _expect(corpus, "vectors that are not finite or not of the right length", 0, unsound)
+
+
+def _expect(corpus: Corpus, what: str, expected: int, found: int) -> None:
+    if expected != found:
+        raise BuildFailed(f"self-test of table {corpus}: {what}: expected {expected}, found {found}")

@@ -1,0 +1,234 @@
+"""The builder's worker process: takes the steps of a build one by one, and looks after what lies on disk.
+
+Two lanes, so that looking never waits for building: `build` changes the index folder, `look` only reads (the walk of
+the sources, the verification of a generation). Between two messages the only state is the draft under way, and it is
+worthless: whatever goes wrong, the draft is dropped, and the generation that is current stays as it is.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from actors import generation as generations
+from actors.child import CallContext, serve
+from actors.errors import BuildFailed, BulkheadError, Interrupted
+from actors.frames import Setup
+from actors.generation import Manifest
+from actors.generation_builder import shelf, store
+from actors.generation_builder.chunk import ChunkLimits
+from actors.generation_builder.draft import Draft
+from actors.generation_builder.faults import storage_errors
+from actors.generation_builder.index_lock import IndexLock
+from actors.generation_builder.scan import Scan, ScanLimits, scan_sources
+from actors.generation_builder.scan_report import FileRetries, report
+from actors.messages import (
+    AbandonBuild,
+    BeginBuild,
+    Done,
+    FlipGeneration,
+    GenerationBuilderWork,
+    GenerationRef,
+    IndexTable,
+    Message,
+    ProbeIndex,
+    RecoverIndex,
+    RetireGenerations,
+    ScanResult,
+    ScanSources,
+    SealGeneration,
+    SourceRoot,
+    StageDocuments,
+    StageEvents,
+    StageUnits,
+    StageVectors,
+    TestGeneration,
+    VerifyGeneration,
+    WriteTable,
+)
+from actors.settings import RoomSetup
+
+BUILD, LOOK = "build", "look"
+
+
+class GenerationBuilderRoom:
+    """What `actors/child.py` runs: see Room there."""
+
+    work: object = GenerationBuilderWork
+    lanes: Mapping[type[Message], str] = {
+        RecoverIndex: BUILD,
+        ScanSources: LOOK,
+        BeginBuild: BUILD,
+        StageEvents: BUILD,
+        StageUnits: BUILD,
+        StageDocuments: BUILD,
+        StageVectors: BUILD,
+        WriteTable: BUILD,
+        IndexTable: BUILD,
+        TestGeneration: BUILD,
+        SealGeneration: BUILD,
+        FlipGeneration: BUILD,
+        RetireGenerations: BUILD,
+        AbandonBuild: BUILD,
+        ProbeIndex: LOOK,
+        VerifyGeneration: LOOK,
+    }
+
+    def __init__(self, setup: Setup) -> None:
+        room = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
+        limits = room.generation_builder
+        self._index = Path(room.directory)
+        self._lock = IndexLock(self._index)
+        self._draft: Draft | None = None
+        self._retries = FileRetries()
+        self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
+        self._scan_limits = ScanLimits(
+            limits.suffixes,
+            limits.file_bytes_max,
+            limits.files_max,
+            limits.chunk_tokens,
+            limits.chunk_tokens_max,
+        )
+        # Before LanceDB is imported and starts threads: the environment must not change under them.
+        os.environ["TMPDIR"] = str(generations.scratch_path(self._index))
+
+    def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
+        """Take the lock of the index folder; the other lane needs nothing."""
+        if lane == BUILD:
+            self._hold_lock()
+        return {}
+
+    def close(self, lane: str) -> None:
+        """Drop the draft and give up the lock."""
+        if lane == BUILD:
+            self._drop_draft()
+            self._lock.release()
+
+    def idle(self, lane: str) -> bool:
+        """Do nothing: there is no background work in this process."""
+        return False
+
+    def interrupt(self, lane: str) -> None:
+        """Do nothing: the steps look at their call, and a call into LanceDB ends with the process."""
+
+    def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
+        """Do one step. Errors of a step of the build end the build."""
+        match message:
+            case ScanSources():
+                return self._scan_sources(message.sources, call)
+            case ProbeIndex():
+                shelf.probe(self._index, message.generation)
+                return Done()
+            case VerifyGeneration():
+                return self._verify(message.generation, call)
+            case RecoverIndex():
+                self._hold_lock()
+                return shelf.recover(self._index, self._spared(), call.check)
+            case FlipGeneration():
+                self._hold_lock()
+                shelf.flip(self._index, message.generation)
+                return Done()
+            case RetireGenerations():
+                self._hold_lock()
+                shelf.retire(self._index, message.keep, self._spared())
+                return Done()
+            case AbandonBuild():
+                self._drop_draft()
+                shelf.remove_temporary(self._index, [])
+                return Done()
+            case BeginBuild():
+                return self._begin(message, call)
+            case _:
+                return self._do_step(message, call)
+
+    # ------------------------------------------------------------ looking
+
+    def _scan_sources(self, sources: list[SourceRoot], call: CallContext) -> ScanResult:
+        manifest = shelf.current_manifest(self._index)
+        return report(self._scan(sources, manifest, call), manifest, self._retries, time.monotonic())
+
+    def _scan(self, sources: list[SourceRoot], manifest: Manifest | None, call: CallContext) -> Scan:
+        known = {} if manifest is None else {state.source_id: state for state in manifest.sources}
+        return scan_sources(sources, self._scan_limits, known, call.check)
+
+    def _verify(self, number: int, call: CallContext) -> GenerationRef:
+        folder = generations.generation_path(self._index, number)
+        manifest = generations.verify(folder, call.check)
+        store.open_sealed(folder, manifest)
+        return generations.reference(folder, manifest)
+
+    # ------------------------------------------------------------ building
+
+    def _begin(self, message: BeginBuild, call: CallContext) -> Done:
+        self._drop_draft()
+        self._hold_lock()
+        previous = None if message.previous is None else Path(message.previous.path)
+        manifest = None if previous is None else shelf.manifest_or_none(previous)
+        scan = self._scan(message.sources, manifest, call)
+        self._draft = Draft(self._index, message, scan, self._chunks)
+        with self._ends_build(self._draft):
+            self._draft.borrow_vectors(call)
+        return Done()
+
+    def _do_step(self, message: Message, call: CallContext) -> msgspec.Struct:
+        if self._draft is None:
+            raise BuildFailed(f"{type(message).__name__} refused: no build is under way in this process")
+        with self._ends_build(self._draft):
+            self._draft.require_folder()
+            return self._step(self._draft, message, call)
+
+    def _step(self, draft: Draft, message: Message, call: CallContext) -> msgspec.Struct:
+        match message:
+            case StageEvents():
+                return draft.stage_events(message.rows)
+            case StageUnits():
+                return draft.stage_units(message.rows)
+            case StageDocuments():
+                return draft.stage_documents(message.files_max, call)
+            case StageVectors():
+                draft.add_vectors(message.keys, message.dimensions, message.blob)
+            case WriteTable():
+                draft.write_table(message.corpus, call)
+            case IndexTable():
+                draft.index_table(message.corpus)
+            case TestGeneration():
+                draft.test(call)
+            case SealGeneration():
+                sealed = draft.seal(time.time_ns() // 1000)
+                self._draft = None
+                return sealed
+            case _:
+                raise TypeError(f"the builder's worker does not take {type(message).__name__}")
+        return Done()
+
+    @contextmanager
+    def _ends_build(self, draft: Draft) -> Iterator[None]:
+        """Drop the draft on any error of the house, at once: a full disk is relieved before the next thing is tried."""
+        try:
+            yield
+        except BulkheadError as error:
+            deleted = not draft.in_place()
+            self._drop_draft()
+            if deleted and not isinstance(error, Interrupted):
+                raise BuildFailed(f"generation {draft.number}: its folder was deleted while it was built") from error
+            raise
+
+    def _drop_draft(self) -> None:
+        if self._draft is not None:
+            draft, self._draft = self._draft, None
+            draft.drop()
+
+    def _spared(self) -> list[Path]:
+        """Return the folders that a recovery must leave alone: those of the build under way in this process."""
+        return [] if self._draft is None else [self._draft.folder, generations.scratch_path(self._index)]
+
+    def _hold_lock(self) -> None:
+        with storage_errors("taking the lock of the index folder"):
+            self._lock.hold()
+
+
+if __name__ == "__main__":
+    serve(GenerationBuilderRoom)

@@ -1,0 +1,415 @@
+"""The keyword index of the truth: an FTS5 file beside a database of the truth, derived from it and replaceable.
+
+For core_writer and transcript_appender. It owns `keywords.db`, and reads the truth through a read-only attachment to
+join hits with their rows. It follows the truth by a cursor, in slices: in idle time, and before a search answers.
+
+Promises:
+* what was committed before `catch_up` began is found by the next `find`, or counted as behind;
+* deleting the file at any time loses nothing; a damaged, foreign or outdated one is deleted and built again;
+* nothing that happens to it ever reaches a write of the truth;
+* filters apply before the limit, so a rare match is not lost behind frequent ones.
+
+The index is contentless (`content=''`): a row is taken out by handing in the same terms again, which SQLite before
+3.43 needs and which works as the analyser is pure and its version is kept in the file.
+
+Scores are BM25 as Lucene and LanceDB compute it (k1 = 1.2, b = 0.75, idf = ln(1 + (N - n + 0.5) / (n + 0.5))). FTS5's
+own has the same term weights but an idf that collapses to 0.000001 for terms in more than half of the rows, which in
+a young store is every term. Therefore each term is asked for alone and its share is put right by the quotient of the
+two: exact, and 1.3 to 3 times the cost of one OR query (measured: 2 µs a posting, 60,000 rows).
+"""
+
+import math
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from actors import meta
+from actors.child import StoreLost
+from actors.errors import BulkheadError, DiskFull, Interrupted, Quarantined, StoreBusy
+from actors.filters import Where
+from actors.sqlite import (
+    Database,
+    FileKind,
+    Until,
+    attach_reader,
+    file_bytes,
+    open_writer,
+    remove_database,
+    transaction,
+)
+from actors.text import ANALYSER_VERSION, FTS5_TOKENIZE
+
+FILE_NAME = "keywords.db"
+REBUILDS_MAX = 3
+REBUILDS_WINDOW_S = 3600.0
+_RETRY_S = 5.0
+_SLICE_S = 30.0
+_INTEGRITY_BYTES_MAX = 8 * 1024 * 1024
+# What one posting of a term costs a search, and what it costs to count it: for choosing terms that fit the time.
+_POSTING_NS = 2500
+_COUNT_NS = 100
+
+KIND = FileKind(
+    name="keyword index",
+    application_id=0x62684B57,  # "bhKW"
+    user_version=1,
+    schema=f"""
+        PRAGMA application_id = {0x62684B57};
+        PRAGMA user_version = 1;
+        -- cursor: up to where the truth is indexed; documents: rows in the index; analyser; mark: what stood at cursor.
+        CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+        CREATE VIRTUAL TABLE keywords USING fts5(terms, content = '', tokenize = "{FTS5_TOKENIZE}");
+        CREATE VIRTUAL TABLE vocabulary USING fts5vocab(keywords, row);
+    """,
+    # Kept in step with the truth by its cursor, so losing the last commits to a power cut costs nothing.
+    synchronous="NORMAL",
+)
+
+
+class Document(NamedTuple):
+    """A row of the truth as the index sees it: its number, and its terms with a space between them."""
+
+    rowid: int
+    terms: str
+
+
+class Slice(NamedTuple):
+    """The next rows of the truth. With them in, everything up to `cursor` is; `mark` identifies the row there."""
+
+    added: list[Document]
+    removed: list[Document]
+    cursor: int
+    mark: str
+
+
+class KeywordSource(Protocol):
+    """What the index follows. Called on the thread of the index."""
+
+    def latest(self) -> int:
+        """Return the number of the last row of the truth, 0 when there is none. Numbers have no gaps."""
+        ...
+
+    def slice(self, after: int, rows_max: int) -> Slice | None:
+        """Return the rows after a number, at most `rows_max` of them and of moderate size; None when there is none."""
+        ...
+
+    def mark(self, rowid: int) -> str | None:
+        """Return what identifies the row with this number, None when there is none."""
+        ...
+
+
+class Question(NamedTuple):
+    """What to find: any of the terms, in rows after `newer_than` that fulfil the condition, at most `limit` of them.
+
+    `rows` joins the table of the truth, named `t`, to the hits, named `h`: "truth.events AS t ON t.seq = h.rowid".
+    """
+
+    terms: Sequence[str]
+    newer_than: int
+    rows: str
+    condition: Where
+    limit: int
+
+
+class Hit(NamedTuple):
+    """A row that was found and its BM25 score (larger is better)."""
+
+    rowid: int
+    score: float
+
+
+class Found(NamedTuple):
+    """The best hits, best first. Not `complete`: time ran out before every term was looked up in every row."""
+
+    hits: list[Hit]
+    complete: bool
+
+
+class _Weight(NamedTuple):
+    term: str
+    documents: int
+    factor: float
+
+
+class KeywordIndex:
+    """One keyword index. Never raises for the state of its file: without one it finds nothing and is behind."""
+
+    def __init__(self, path: Path, truth: Path, source: KeywordSource) -> None:
+        self.path = path
+        self.rebuilt = 0
+        self._truth = truth
+        self._source = source
+        self._database: Database | None = None
+        self._cursor = 0
+        self._retry_at = 0.0
+        self._damages: list[float] = []
+
+    @property
+    def cursor(self) -> int:
+        """Return the number of the last row of the truth that is in the index."""
+        return self._cursor
+
+    def open(self) -> None:
+        """Open the file, or make a new one when it can't be used."""
+        self._usable()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def interrupt(self) -> None:
+        """Stop the running statement when its call has expired."""
+        database = self._database
+        if database is not None:
+            database.interrupt()
+
+    def search(self, question: Question, *, until: Until, rows_per_slice: int) -> tuple[list[Hit], int]:
+        """Catch up, then find; return the hits and how many rows may hold more of them (0: the answer is complete)."""
+        for _ in range(2):
+            rebuilt = self.rebuilt
+            behind = self.catch_up(until, rows_per_slice)
+            found = self.find(question, until)
+            if found.complete or self.rebuilt == rebuilt:
+                break  # otherwise the file was found damaged: once more with the new one
+        if not found.complete:
+            behind = max(behind, self._source.latest() - question.newer_than)
+        return found.hits, behind
+
+    def catch_up(self, until: Until, rows_per_slice: int) -> int:
+        """Index what the truth has more than the index, until the deadline; return the number of rows still missing."""
+        latest = self._source.latest()
+        while self._cursor < latest and not until.expired() and self.advance(rows_per_slice):
+            pass
+        return max(0, latest - self._cursor)
+
+    def advance(self, rows_max: int) -> bool:
+        """Index one slice in one transaction; return whether another may follow at once."""
+        database = self._usable()
+        if database is None or (part := self._source.slice(self._cursor, rows_max)) is None:
+            return False
+        until = Until.after(_SLICE_S)
+        try:
+            with database.during(until, "keyword index failed") as connection, transaction(connection, until):
+                _write_slice(connection, part)
+        except StoreLost:
+            self._drop_damaged()
+            return self._database is not None
+        except BulkheadError:
+            # The disk is full or busy. The truth goes on; searches say how far behind the index is.
+            self._retry_at = time.monotonic() + _RETRY_S
+            return False
+        self._cursor = part.cursor
+        return True
+
+    def find(self, question: Question, until: Until) -> Found:
+        """Find the rows that hold any of the terms and fulfil the condition, the best first, the newer of equals first.
+
+        When the time does not suffice for all terms, the rarest are looked up.
+        """
+        database = self._usable()
+        if database is None:
+            return Found([], complete=False)
+        try:
+            with database.during(until, "keyword search failed") as connection:
+                weights = _weights(connection, question.terms)
+                span, time_ns = self._cursor - question.newer_than, until.deadline_ns - time.monotonic_ns()
+                affordable = _affordable(weights, span, time_ns)
+                return Found(_hits(connection, affordable, question), complete=len(affordable) == len(weights))
+        except Interrupted:
+            return Found([], complete=False)
+        except StoreLost:
+            self._drop_damaged()
+            return Found([], complete=False)
+
+    # ------------------------------------------------------------ the file
+
+    def _usable(self) -> Database | None:
+        """Return the open file, opened or made anew where need be; None when that is not possible at the moment."""
+        if self._database is not None and not self._database.in_place():
+            self.close()  # somebody deleted it, which is allowed; what may be left of it does not fit together
+            remove_database(self.path)
+            self.rebuilt += 1
+        if self._database is None and time.monotonic() >= self._retry_at:
+            self._database = self._open()
+            if self._database is None:
+                self._retry_at = time.monotonic() + _RETRY_S
+            self._cursor = meta.read_counter(self._database.connection, "cursor") if self._database else 0
+        return self._database
+
+    def _open(self) -> Database | None:
+        """Open the file as it is; delete it and make a new one when it is outdated or damaged."""
+        try:
+            existing = self._open_file()
+            if self._fits(existing.connection):
+                return existing
+            existing.close()
+        except (DiskFull, StoreBusy):
+            return None
+        except (BulkheadError, StoreLost, sqlite3.Error):
+            if not self._may_rebuild():
+                return None
+        try:
+            remove_database(self.path)
+            self.rebuilt += 1
+            return self._open_file()
+        except (BulkheadError, StoreLost, sqlite3.Error, OSError):
+            return None
+
+    def _open_file(self) -> Database:
+        database = Database(open_writer(self.path, KIND), self.path)
+        try:
+            with database.during(Until.after(_SLICE_S), "opening the keyword index failed") as connection:
+                attach_reader(connection, self._truth, "truth")
+                _probe(connection, file_bytes(self.path))
+                if meta.read_text(connection, "analyser") is None:
+                    meta.write(connection, "analyser", str(ANALYSER_VERSION))
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _fits(self, connection: sqlite3.Connection) -> bool:
+        """Say whether the index was made by this analyser from this truth: a restored backup may be older or other."""
+        cursor = meta.read_counter(connection, "cursor")
+        if meta.read_text(connection, "analyser") != str(ANALYSER_VERSION):
+            return False
+        return cursor == 0 or meta.read_text(connection, "mark") == self._source.mark(cursor)
+
+    def _drop_damaged(self) -> None:
+        """Close a file that can't be trusted and make a new one, unless that has happened too often."""
+        self.close()
+        self._cursor = 0
+        if self._may_rebuild():
+            remove_database(self.path)
+            self.rebuilt += 1
+            self._usable()
+
+    def _may_rebuild(self) -> bool:
+        """Count a damage; refuse when they are so frequent that the disk or we must be the cause."""
+        now = time.monotonic()
+        self._damages = [at for at in self._damages if now - at < REBUILDS_WINDOW_S]
+        if len(self._damages) >= REBUILDS_MAX:
+            self._retry_at = now + REBUILDS_WINDOW_S
+            return False
+        self._damages.append(now)
+        return True
+
+
+def indexed_rows(path: Path) -> int:
+    """Return the cursor of an index without opening it for work; 0 when there is no readable one.
+
+    An index that knows of rows is the evidence that a truth which is missing or empty once held them.
+    """
+    if not path.exists():
+        return 0
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error:
+        return 0
+    try:
+        return meta.read_counter(connection, "cursor")
+    except (sqlite3.Error, ValueError):
+        return 0
+    finally:
+        connection.close()
+
+
+def require_truth(truth: Path, what: str) -> None:
+    """Raise Quarantined when the truth is missing or empty although its keyword index knows rows of it."""
+    if file_bytes(truth) == 0 and (rows := indexed_rows(truth.with_name(FILE_NAME))) > 0:
+        raise Quarantined(
+            f"{what} {str(truth)!r} is missing or empty, but its keyword index covers {rows} rows of it",
+            hint=f"restore {truth.name} from a backup; a new, empty one is only begun where {FILE_NAME} is gone too",
+        )
+
+
+def _probe(connection: sqlite3.Connection, size: int) -> None:
+    """Use the index once, and check all of it when that is quick; SQLite's own check does not look into FTS5."""
+    connection.execute("SELECT rowid FROM keywords WHERE keywords MATCH '\"probe\"' LIMIT 1").fetchall()
+    if size <= _INTEGRITY_BYTES_MAX:
+        connection.execute("INSERT INTO keywords (keywords) VALUES ('integrity-check')")
+
+
+def _write_slice(connection: sqlite3.Connection, part: Slice) -> None:
+    removed = [document for document in part.removed if _is_indexed(connection, document.rowid)]
+    for document in removed:
+        connection.execute(
+            "INSERT INTO keywords (keywords, rowid, terms) VALUES ('delete', :rowid, :terms)", document._asdict()
+        )
+    for document in part.added:
+        connection.execute("INSERT INTO keywords (rowid, terms) VALUES (:rowid, :terms)", document._asdict())
+    documents = meta.read_counter(connection, "documents")
+    meta.write(connection, "documents", documents + len(part.added) - len(removed))
+    meta.write(connection, "cursor", part.cursor)
+    meta.write(connection, "mark", part.mark)
+
+
+def _is_indexed(connection: sqlite3.Connection, rowid: int) -> bool:
+    row = connection.execute("SELECT 1 FROM keywords_docsize WHERE id = :rowid", {"rowid": rowid}).fetchone()
+    return row is not None
+
+
+def _weights(connection: sqlite3.Connection, terms: Sequence[str]) -> list[_Weight]:
+    """Return the terms that occur, the rarest first, with what turns FTS5's score of a term into Lucene's."""
+    total = meta.read_counter(connection, "documents")
+    weights = []
+    for term in dict.fromkeys(terms):
+        row = connection.execute("SELECT doc FROM vocabulary WHERE term = :term", {"term": term}).fetchone()
+        if row is not None:
+            (documents,) = row
+            weights.append(_Weight(term, documents, _factor(total, documents)))
+    return sorted(weights, key=lambda weight: weight.documents)
+
+
+def _factor(total: int, documents: int) -> float:
+    ratio = (total - documents + 0.5) / (documents + 0.5)
+    idf_of_fts5 = math.log(ratio)
+    # FTS5's rank is negative, so that the best comes first in ascending order.
+    return -math.log1p(ratio) / (idf_of_fts5 if idf_of_fts5 > 0 else 1e-6)
+
+
+def _affordable(weights: Sequence[_Weight], span: int, time_ns: int) -> Sequence[_Weight]:
+    """Return the rarest terms whose postings can be read in the time; one at least."""
+    cost = 0
+    for index, weight in enumerate(weights):
+        cost += min(weight.documents, span) * _POSTING_NS + weight.documents * _COUNT_NS
+        if cost > time_ns and index > 0:
+            return weights[:index]
+    return weights
+
+
+def _hits(connection: sqlite3.Connection, weights: Sequence[_Weight], question: Question) -> list[Hit]:
+    if not weights:
+        return []
+    postings = " UNION ALL ".join(
+        f"SELECT rowid, rank * :k_factor_{index} AS score FROM keywords"
+        f" WHERE keywords MATCH :k_term_{index} AND rowid > :k_newer_than"
+        for index in range(len(weights))
+    )
+    parameters: dict[str, str | int | float] = {
+        **question.condition.parameters,
+        "k_newer_than": question.newer_than,
+        "k_limit": question.limit,
+    }
+    for index, weight in enumerate(weights):
+        parameters[f"k_factor_{index}"] = weight.factor
+        parameters[f"k_term_{index}"] = '"' + weight.term.replace('"', '""') + '"'
+    # `rank` and not bm25(): in a compound SELECT that feeds an aggregate the function has lost its cursor.
+    return [
+        Hit(rowid, score)
+        for rowid, score in connection.execute(
+            f"""
+            SELECT h.rowid, h.score
+            FROM (SELECT rowid, sum(score) AS score FROM ({postings}) GROUP BY rowid) AS h
+            JOIN {question.rows}
+            WHERE {question.condition.sql}
+            ORDER BY h.score DESC, h.rowid DESC
+            LIMIT :k_limit
+            """,
+            parameters,
+        )
+    ]

@@ -1,0 +1,1005 @@
+"""Every message in the house, grouped by recipient. Read this second, after docs/ARCHITECTURE.md.
+
+A message is a frozen, keyword-only, tagged msgspec struct. The same struct travels from the route to the
+mailbox, and, where the work is storage, on to the worker process; there is no second vocabulary for the pipe.
+Deadlines travel beside the message (in the envelope and in the frame), never inside it.
+
+Units: times called `ts` are int64 microseconds since the epoch, UTC; `*_ms` are milliseconds; `seq` counts
+events of this data directory from 1 without gaps; `core_seq` counts changes of units from 1.
+
+`answer` is the type that the recipient replies with. `redeliver` says whether the message may be given to the
+next incarnation when one died with it in hand: true for reads, and for writes that are idempotent by an id.
+Fields called `rows` and `row` are JSON or msgpack text made by the worker: the daemon relays them undecoded.
+"""
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+Corpus = Literal["events", "units", "documents"]
+CORPORA: tuple[Corpus, ...] = ("events", "units", "documents")
+EventKind = Literal["message", "tool_call", "tool_result", "document_fragment"]
+EventActor = Literal["user", "assistant", "system", "tool"]
+UnitType = Literal["profile", "summary", "skill", "plan"]
+UnitScope = Literal["user", "session", "global"]
+UnitStatus = Literal["active", "deprecated", "forgotten"]
+SearchMode = Literal["hybrid", "keyword", "vector"]
+JsonValue = object
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain immutable data that travels inside a message or an answer."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="$"):
+    """Something said to an actor."""
+
+    answer: ClassVar[type[msgspec.Struct]]
+    redeliver: ClassVar[bool] = True
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """The answer of a command that has nothing to tell but that it is done."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One row as JSON text."""
+
+    row: bytes
+
+
+class Rows(Struct, frozen=True, kw_only=True):
+    """A page of rows: `rows` is a JSON array; `more` says whether the next page would hold any."""
+
+    rows: bytes
+    count: int
+    more: bool = False
+
+
+class Statistics(Struct, frozen=True, kw_only=True):
+    """Counters of a store, by name."""
+
+    values: dict[str, int | float | str | bool | None]
+
+
+# ---------------------------------------------------------------- shared by searcher, transcript, core
+
+
+class Filters(Struct, frozen=True, kw_only=True):
+    """What a search may be narrowed to. Every given member must hold; a list means any of its values.
+
+    `tags` is the exception: all of them must be present. `since` is inclusive and `until` exclusive, in µs.
+    `path` is a prefix of the document's path. A member that does not apply to a corpus excludes that corpus.
+    """
+
+    session_ids: tuple[str, ...] = ()
+    actors: tuple[EventActor, ...] = ()
+    kinds: tuple[EventKind, ...] = ()
+    tags: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    path: str | None = None
+    types: tuple[UnitType, ...] = ()
+    scopes: tuple[UnitScope, ...] = ()
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One row that a search found, before ranking.
+
+    `text_score` is a BM25 score (larger is better, unbounded), `vector_score` a cosine in [-1, 1]; None means that
+    the row was not in that list. `snippet` is at most `snippet_chars_max` characters around the best match.
+    `part` numbers the pieces of one long event; ranking keeps the best piece of an id.
+    """
+
+    id: str
+    corpus: Corpus
+    version: int = 0
+    part: int = 0
+    text_score: float | None = None
+    vector_score: float | None = None
+    snippet: str = ""
+    ts: int = 0
+    seq: int = 0
+    session_id: str | None = None
+    actor: str | None = None
+    kind: str | None = None
+    path: str | None = None
+    from_line: int | None = None
+    to_line: int | None = None
+    heading: str | None = None
+    type: str | None = None
+    scope: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Candidates(Struct, frozen=True, kw_only=True):
+    """What a keyword search of the truth found among the rows newer than the bound it was given.
+
+    `behind` counts rows that the keyword index had not reached when time ran out (0: complete).
+    `changed` are unit ids whose rows in an older generation are out of date and must be masked.
+    `latest` is the highest seq (or core_seq) that exists, so that the caller can say how far behind it is.
+    """
+
+    found: list[Candidate]
+    latest: int
+    behind: int = 0
+    changed: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- core_writer
+
+
+class OpenSession(Message, frozen=True, kw_only=True):
+    """Create the session, or return the one that exists; members that are given replace the stored ones."""
+
+    answer = Row
+    session_id: str
+    title: str | None = None
+    agent: str | None = None
+    meta: dict[str, JsonValue] | None = None
+    tenant: str = "default"
+    request_id: str | None = None
+
+
+class GetSession(Message, frozen=True, kw_only=True):
+    """Return one session; NotFound when there is none."""
+
+    answer = Row
+    session_id: str
+    tenant: str = "default"
+
+
+class ListSessions(Message, frozen=True, kw_only=True):
+    """Return sessions, the most recently active first. `before` is the `cursor` of the last row of the page before."""
+
+    answer = Rows
+    limit: int
+    before: str | None = None
+    status: Literal["open", "closed"] | None = None
+    tenant: str = "default"
+
+
+class CloseSession(Message, frozen=True, kw_only=True):
+    """Mark the session closed. Its events stay; appending to it opens it again."""
+
+    answer = Row
+    session_id: str
+    tenant: str = "default"
+    request_id: str | None = None
+
+
+class SessionActivity(Struct, frozen=True, kw_only=True):
+    """What the transcript knows of one session."""
+
+    session_id: str
+    tenant: str
+    first_ts: int
+    last_ts: int
+    last_seq: int
+    events: int
+
+
+class AdoptSessions(Message, frozen=True, kw_only=True):
+    """Take over from the transcript which sessions exist and when they were last active. Idempotent."""
+
+    answer = Done
+    sessions: list[SessionActivity]
+    cursor: int
+
+
+class PutUnit(Message, frozen=True, kw_only=True):
+    """Write a version of a unit: version 1 of a new one, or the next version of `unit_id`, which deprecates the last.
+
+    `expected_version` refuses with Conflict unless the stored version is that one (0: must not exist yet).
+    """
+
+    answer = Row
+    unit_id: str | None = None
+    type: UnitType
+    scope: UnitScope
+    text: str
+    facts: dict[str, JsonValue] | None = None
+    event_refs: tuple[str, ...] = ()
+    confidence: float | None = None
+    parent_unit_id: str | None = None
+    status: Literal["active", "deprecated"] = "active"
+    tags: tuple[str, ...] = ()
+    session_id: str | None = None
+    expected_version: int | None = None
+    tenant: str = "default"
+    request_id: str | None = None
+
+
+class GetUnit(Message, frozen=True, kw_only=True):
+    """Return a unit at `version`, or its latest."""
+
+    answer = Row
+    unit_id: str
+    version: int | None = None
+    tenant: str = "default"
+
+
+class UnitHistory(Message, frozen=True, kw_only=True):
+    """Return the versions of a unit, the newest first, older than `before_version` when that is given."""
+
+    answer = Rows
+    unit_id: str
+    limit: int
+    before_version: int | None = None
+    tenant: str = "default"
+
+
+class ListUnits(Message, frozen=True, kw_only=True):
+    """Return the latest versions of units by core_seq, the newest first, older than `before_core_seq` when given."""
+
+    answer = Rows
+    limit: int
+    before_core_seq: int | None = None
+    type: UnitType | None = None
+    scope: UnitScope | None = None
+    status: UnitStatus | None = "active"
+    tenant: str = "default"
+
+
+class SearchUnits(Message, frozen=True, kw_only=True):
+    """Find active units by keyword among those changed after `newer_than` (a core_seq; 0 means all)."""
+
+    answer = Candidates
+    query: str
+    newer_than: int = 0
+    limit: int = 100
+    filters: Filters = Filters()
+    tenant: str = "default"
+
+
+class PageUnits(Message, frozen=True, kw_only=True):
+    """Page the latest active versions by core_seq, for the builder: after < core_seq <= until.
+
+    `rows` is msgpack: a list of maps with the members of a unit row.
+    """
+
+    answer = Rows
+    after: int
+    until: int
+    limit: int
+
+
+class SourceRoot(Struct, frozen=True, kw_only=True):
+    """A folder of markdown notes. `path` is absolute and resolved."""
+
+    source_id: str
+    path: str
+    name: str
+    added_at: int
+    tenant: str = "default"
+
+
+class AddSource(Message, frozen=True, kw_only=True):
+    """Register a markdown root; adding the same path again returns the first registration."""
+
+    answer = Row
+    path: str
+    name: str | None = None
+    tenant: str = "default"
+    request_id: str | None = None
+
+
+class SourceRoots(Struct, frozen=True, kw_only=True):
+    """All registered roots, in the order in which they were added."""
+
+    sources: list[SourceRoot]
+
+
+class ListSources(Message, frozen=True, kw_only=True):
+    """Return the registered roots of a tenant, or of all of them when `tenant` is None (the builder)."""
+
+    answer = SourceRoots
+    tenant: str | None = "default"
+
+
+class RemoveSource(Message, frozen=True, kw_only=True):
+    """Forget a root by id or path. The files are not touched; their rows leave with the next generation."""
+
+    answer = Row
+    source_id: str
+    tenant: str = "default"
+    request_id: str | None = None
+
+
+class GenerationNumber(Struct, frozen=True, kw_only=True):
+    """A number that no generation of this data directory has had."""
+
+    generation: int
+
+
+class AllocateGeneration(Message, frozen=True, kw_only=True):
+    """Reserve the next generation number, above every earlier one and above `at_least`. Durable on answer."""
+
+    answer = GenerationNumber
+    at_least: int = 0
+
+
+class CoreStatus(Message, frozen=True, kw_only=True):
+    """Return counters of the core store, `core_seq` and `sources_seq` among them."""
+
+    answer = Statistics
+
+
+CoreWriterMessage = (
+    OpenSession
+    | GetSession
+    | ListSessions
+    | CloseSession
+    | AdoptSessions
+    | PutUnit
+    | GetUnit
+    | UnitHistory
+    | ListUnits
+    | SearchUnits
+    | PageUnits
+    | AddSource
+    | ListSources
+    | RemoveSource
+    | AllocateGeneration
+    | CoreStatus
+)
+
+# ---------------------------------------------------------------- transcript_appender
+
+
+class EventDraft(Struct, frozen=True, kw_only=True):
+    """An event as a client gives it. Absent members are filled in by the store: id, ts, content hash, seq."""
+
+    session_id: str
+    actor: EventActor
+    content: str
+    kind: EventKind = "message"
+    event_id: str | None = None
+    ts: int | None = None
+    channel: str | None = None
+    project: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: dict[str, JsonValue] | None = None
+    trace_id: str | None = None
+    request_id: str | None = None
+    scope: str = "session"
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    """The acknowledgement of one event. `deduplicated`: it was there already and this is the first result."""
+
+    event_id: str
+    seq: int
+    deduplicated: bool = False
+
+
+class AppendResult(Struct, frozen=True, kw_only=True):
+    """One acknowledgement per event, in order. Durable (fsync) when this is sent."""
+
+    results: list[Appended]
+    new_sessions: tuple[str, ...] = ()
+
+
+class AppendEvents(Message, frozen=True, kw_only=True):
+    """Append events in order, all or none. Each is idempotent by `event_id` and by `request_id`."""
+
+    answer = AppendResult
+    events: tuple[EventDraft, ...]
+    tenant: str = "default"
+
+
+class AppendOutcome(Struct, frozen=True, kw_only=True):
+    """What became of one message of a batch: exactly one member is set."""
+
+    result: AppendResult | None = None
+    error: msgspec.Raw | None = None
+
+
+class BatchResult(Struct, frozen=True, kw_only=True):
+    """One outcome per message of the batch, in order; `error` is an encoded ErrorInfo."""
+
+    outcomes: list[AppendOutcome]
+
+
+class AppendBatch(Message, frozen=True, kw_only=True):
+    """From the actor to its worker only: several clients' appends in one transaction, each on its own savepoint."""
+
+    answer = BatchResult
+    appends: tuple[AppendEvents, ...]
+
+
+class GetEvent(Message, frozen=True, kw_only=True):
+    """Return one event; NotFound when there is none."""
+
+    answer = Row
+    event_id: str
+    tenant: str = "default"
+
+
+class SessionHistory(Message, frozen=True, kw_only=True):
+    """Return a page of a session's events in the order of seq.
+
+    `after_seq` pages forward from there, `before_seq` pages backward from there (the rows are still ascending);
+    neither means the last page. Never both.
+    """
+
+    answer = Rows
+    session_id: str
+    limit: int
+    after_seq: int | None = None
+    before_seq: int | None = None
+    tenant: str = "default"
+
+
+class SearchEvents(Message, frozen=True, kw_only=True):
+    """Find events by keyword among those with seq > `newer_than` (0 means all)."""
+
+    answer = Candidates
+    query: str
+    newer_than: int = 0
+    limit: int = 100
+    filters: Filters = Filters()
+    tenant: str = "default"
+
+
+class EventPage(Struct, frozen=True, kw_only=True):
+    """A page of events for the builder: `rows` is msgpack, a list of maps; `last_seq` is where the next page begins."""
+
+    rows: bytes
+    count: int
+    last_seq: int
+    more: bool
+
+
+class PageEvents(Message, frozen=True, kw_only=True):
+    """Page events by seq: after < seq <= until, at most `limit` rows or about `bytes_max` of content."""
+
+    answer = EventPage
+    after: int
+    until: int
+    limit: int
+    bytes_max: int
+
+
+class SessionPage(Struct, frozen=True, kw_only=True):
+    """Sessions whose activity changed after the cursor that was asked with."""
+
+    sessions: list[SessionActivity]
+    cursor: int
+    more: bool
+
+
+class SessionsSince(Message, frozen=True, kw_only=True):
+    """Return sessions with events of seq > cursor, ascending by their last seq."""
+
+    answer = SessionPage
+    cursor: int
+    limit: int
+
+
+class TranscriptStatus(Message, frozen=True, kw_only=True):
+    """Return counters of the transcript store, `seq` and `keyword_seq` among them."""
+
+    answer = Statistics
+
+
+TranscriptAppenderMessage = (
+    AppendEvents
+    | AppendBatch
+    | GetEvent
+    | SessionHistory
+    | SearchEvents
+    | PageEvents
+    | SessionsSince
+    | TranscriptStatus
+)
+
+# ---------------------------------------------------------------- cache_manager
+
+
+class Vectors(Struct, frozen=True, kw_only=True):
+    """Vectors for the keys that were asked for: `found[i]` indexes the keys, row i of `blob` is its vector.
+
+    `blob` is `len(found)` × `dimensions` little-endian float32, row after row.
+    """
+
+    found: list[int]
+    dimensions: int
+    blob: bytes
+
+
+class GetVectors(Message, frozen=True, kw_only=True):
+    """Look up vectors by (embedding identity, content hash). Keys are 32-byte hashes."""
+
+    answer = Vectors
+    identity: str
+    keys: list[bytes]
+
+
+class PutVectors(Message, frozen=True, kw_only=True):
+    """Keep vectors; the least recently used ones give way when the cap is reached."""
+
+    answer = Done
+    identity: str
+    keys: list[bytes]
+    dimensions: int
+    blob: bytes
+
+
+class CacheStats(Message, frozen=True, kw_only=True):
+    """Return counters: entries, bytes, bytes_max, hits, misses, evicted, recreated."""
+
+    answer = Statistics
+
+
+class TrimCache(Message, frozen=True, kw_only=True):
+    """Evict the least recently used vectors until at most `bytes_max` remain."""
+
+    answer = Statistics
+    bytes_max: int
+
+
+class ClearCache(Message, frozen=True, kw_only=True):
+    """Drop every vector."""
+
+    answer = Statistics
+
+
+CacheManagerMessage = GetVectors | PutVectors | CacheStats | TrimCache | ClearCache
+
+# ---------------------------------------------------------------- generation_builder
+
+
+class EmbeddingIdentity(Struct, frozen=True, kw_only=True):
+    """What makes two vectors comparable. A change of any member is another space and needs a generation of its own."""
+
+    provider: str
+    model: str
+    dimensions: int
+    normalised: bool
+    prefix: str
+    chunking: str
+
+    @property
+    def key(self) -> str:
+        """Return the identity as one line, used as the key of caches and manifests."""
+        return "|".join(
+            (
+                self.provider,
+                self.model,
+                str(self.dimensions),
+                "unit" if self.normalised else "raw",
+                self.prefix,
+                self.chunking,
+            )
+        )
+
+
+class Covers(Struct, frozen=True, kw_only=True):
+    """How much of the truth a generation holds."""
+
+    event_seq: int = 0
+    core_seq: int = 0
+    sources_digest: str = ""
+
+
+class GenerationRef(Struct, frozen=True, kw_only=True):
+    """A generation that passed verification: what the searcher needs to open it."""
+
+    generation: int
+    delta: int | None = None
+    path: str
+    covers: Covers
+    rows: dict[str, int]
+    vectors_have: int
+    vectors_want: int
+    identity: EmbeddingIdentity | None
+    built_at: int
+
+
+class Skip(Struct, frozen=True, kw_only=True):
+    """A file or folder that the scan left out, and why. `detail` is for people."""
+
+    path: str
+    reason: str
+    detail: str = ""
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a build is: `done` of `total` rows in `stage`."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+    generation: int = 0
+
+
+class RecoverIndex(Message, frozen=True, kw_only=True):
+    """Remove the remains of a crash, find and verify the generation to serve. Answers what there is."""
+
+    answer: ClassVar[type[msgspec.Struct]]
+
+
+class IndexState(Struct, frozen=True, kw_only=True):
+    """What lies on disk: the generation to serve (None: no usable one), those kept behind it, what was put aside."""
+
+    current: GenerationRef | None
+    previous: list[GenerationRef]
+    highest: int
+    suspects: list[Skip]
+
+
+RecoverIndex.answer = IndexState
+
+
+class ScanResult(Struct, frozen=True, kw_only=True):
+    """Which files the roots hold: `digest` changes when any of them does. `held` explains roots kept as they were."""
+
+    digest: str
+    files: int
+    bytes: int
+    skipped: list[Skip]
+    held: list[Skip]
+
+
+class ScanSources(Message, frozen=True, kw_only=True):
+    """Walk the roots (names, sizes, times; contents are not read) and compute their digest."""
+
+    answer = ScanResult
+    sources: list[SourceRoot]
+
+
+class BeginBuild(Message, frozen=True, kw_only=True):
+    """Start a generation in a temporary folder. `previous` lends its vectors where identity and hash agree."""
+
+    answer = Done
+    generation: int
+    covers: Covers
+    identity: EmbeddingIdentity | None
+    previous: GenerationRef | None
+    sources: list[SourceRoot]
+
+
+class Staged(Struct, frozen=True, kw_only=True):
+    """Rows are staged. `wanted` are the content hashes whose vector the previous generation did not have."""
+
+    rows: int
+    wanted: list[bytes]
+    more: bool = False
+
+
+class StageEvents(Message, frozen=True, kw_only=True):
+    """Stage a page of events (the msgpack `rows` of an EventPage)."""
+
+    answer = Staged
+    rows: bytes
+
+
+class StageUnits(Message, frozen=True, kw_only=True):
+    """Stage a page of units (the msgpack `rows` of a PageUnits answer)."""
+
+    answer = Staged
+    rows: bytes
+
+
+class StageDocuments(Message, frozen=True, kw_only=True):
+    """Read, cut and stage the next `files_max` files of the scan; `more` until all of them are."""
+
+    answer = Staged
+    files_max: int
+
+
+class StageVectors(Message, frozen=True, kw_only=True):
+    """Give vectors for hashes that were `wanted`; rows that stay without are listed as pending."""
+
+    answer = Done
+    keys: list[bytes]
+    dimensions: int
+    blob: bytes
+
+
+class WriteTable(Message, frozen=True, kw_only=True):
+    """Write one corpus as a Lance table, in one commit, from what was staged."""
+
+    answer = Done
+    corpus: Corpus
+
+
+class IndexTable(Message, frozen=True, kw_only=True):
+    """Build the full-text index (and, above a size, the vector index) of one table."""
+
+    answer = Done
+    corpus: Corpus
+
+
+class TestGeneration(Message, frozen=True, kw_only=True):
+    """Self-test: counts, index coverage, finite unit vectors, CJK and Latin probes, recall of an ANN index."""
+
+    answer = Done
+
+
+class SealGeneration(Message, frozen=True, kw_only=True):
+    """fsync every file and folder, write the manifest, rename into place. After this it is immutable."""
+
+    answer = GenerationRef
+
+
+class FlipGeneration(Message, frozen=True, kw_only=True):
+    """Point CURRENT at a sealed generation, atomically and durably."""
+
+    answer = Done
+    generation: int
+
+
+class RetireGenerations(Message, frozen=True, kw_only=True):
+    """Delete sealed generations except `keep`; also temporary folders and orphans."""
+
+    answer = Done
+    keep: list[int]
+
+
+class ProbeIndex(Message, frozen=True, kw_only=True):
+    """Check cheaply (names and sizes, no contents) that CURRENT names `generation` and that its files are there.
+
+    GenerationSuspect when they are not: somebody deleted the index, which is allowed at any time.
+    """
+
+    answer = Done
+    generation: int
+
+
+class AbandonBuild(Message, frozen=True, kw_only=True):
+    """Drop the build under way and its temporary folder."""
+
+    answer = Done
+
+
+class VerifyGeneration(Message, frozen=True, kw_only=True):
+    """Compare every file with the manifest (size, sha256) and open the tables."""
+
+    answer = GenerationRef
+    generation: int
+
+
+class EmbeddedBatch(Struct, frozen=True, kw_only=True):
+    """Vectors for the next texts that had none. `next` is the offset to go on from, None at the end."""
+
+    keys: list[bytes]
+    dimensions: int
+    blob: bytes
+    next: int | None
+    failed: list[Skip]
+
+
+class EmbedPending(Message, frozen=True, kw_only=True):
+    """To the embedding worker: embed at most `texts_max` pending texts of a generation from `offset` on.
+
+    Texts whose hash is in `skip` count but are not embedded: their vectors are in the cache already.
+    """
+
+    answer = EmbeddedBatch
+    path: str
+    offset: int
+    texts_max: int
+    skip: list[bytes] = []
+
+
+class PendingKeys(Struct, frozen=True, kw_only=True):
+    """The hashes of the next pending texts, and the offset after them (None at the end)."""
+
+    keys: list[bytes]
+    next: int | None
+
+
+class PeekPending(Message, frozen=True, kw_only=True):
+    """To the embedding worker: which texts would `EmbedPending` embed?"""
+
+    answer = PendingKeys
+    path: str
+    offset: int
+    texts_max: int
+
+
+# The mailbox of the actor takes these; the ones above go from the actor to its workers.
+
+
+class TruthAdvanced(Message, frozen=True, kw_only=True):
+    """A hint that events, units or sources changed. May be lost: the builder also looks for itself."""
+
+    answer = Done
+
+
+class Rebuild(Message, frozen=True, kw_only=True):
+    """Build a full generation from the truth. Answers once it is queued; two requests coalesce."""
+
+    answer: ClassVar[type[msgspec.Struct]]
+    reason: str
+    force: bool = True
+
+
+class RebuildQueued(Struct, frozen=True, kw_only=True):
+    """`build` numbers the build that will cover this request: `index.status` shows when it is published."""
+
+    build: int
+    already_running: bool
+
+
+Rebuild.answer = RebuildQueued
+
+
+class VerifyIndex(Message, frozen=True, kw_only=True):
+    """Verify the current generation against its manifest, now."""
+
+    answer = Row
+
+
+class RollbackIndex(Message, frozen=True, kw_only=True):
+    """Serve the previous generation again; automatic builds pause until the truth moves or one is asked for."""
+
+    answer = Row
+    redeliver = False
+
+
+class ReportSuspect(Message, frozen=True, kw_only=True):
+    """The searcher could not read a generation; the builder verifies it and rebuilds when it is damaged."""
+
+    answer = Done
+    generation: int
+    detail: str
+
+
+class HoldBuild(Message, frozen=True, kw_only=True):
+    """Chaos only: pause the build when it reaches `stage`, until it is killed or `stage` is None."""
+
+    answer = Done
+    stage: str | None
+
+
+GenerationBuilderMessage = (
+    TruthAdvanced | Rebuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
+)
+GenerationBuilderWork = (
+    RecoverIndex
+    | ScanSources
+    | BeginBuild
+    | StageEvents
+    | StageUnits
+    | StageDocuments
+    | StageVectors
+    | WriteTable
+    | IndexTable
+    | TestGeneration
+    | SealGeneration
+    | FlipGeneration
+    | RetireGenerations
+    | AbandonBuild
+    | ProbeIndex
+    | VerifyGeneration
+)
+EmbedderWork = EmbedPending | PeekPending
+
+# ---------------------------------------------------------------- searcher
+
+
+class SearchAnswer(Struct, frozen=True, kw_only=True):
+    """The result of a search as JSON text, ready for the client."""
+
+    body: bytes
+
+
+class Search(Message, frozen=True, kw_only=True):
+    """Search the memory. `mode` hybrid falls back to keyword when there are no vectors to compare with."""
+
+    answer = SearchAnswer
+    query: str
+    limit: int = 10
+    corpora: tuple[Corpus, ...] = CORPORA
+    filters: Filters = Filters()
+    mode: SearchMode = "hybrid"
+    min_score: float | None = None
+    explain: bool = False
+    tenant: str = "default"
+
+
+class ReadDocument(Message, frozen=True, kw_only=True):
+    """Read lines of a note under a registered root. `path` as it appears in a hit, or absolute."""
+
+    answer = Row
+    path: str
+    from_line: int = 1
+    lines: int | None = None
+    tenant: str = "default"
+
+
+class PrepareGeneration(Message, frozen=True, kw_only=True):
+    """From the builder: the spare opens and probes this generation, so that it can take over at once."""
+
+    answer = Done
+    generation: GenerationRef
+
+
+class ServeGeneration(Message, frozen=True, kw_only=True):
+    """From the builder, after the pointer was flipped: new queries go to this generation (None: to none)."""
+
+    answer = Done
+    generation: GenerationRef | None
+
+
+class IndexView(Struct, frozen=True, kw_only=True):
+    """What the searcher serves: the generation, and those that are still read by somebody."""
+
+    serving: int | None
+    leased: list[int]
+
+
+class GetIndexView(Message, frozen=True, kw_only=True):
+    """Return which generations are still in use, so that the others can be retired."""
+
+    answer = IndexView
+
+
+SearcherMessage = Search | ReadDocument | PrepareGeneration | ServeGeneration | GetIndexView
+
+
+class Query(Message, frozen=True, kw_only=True):
+    """To a search worker: find candidates in a generation.
+
+    `vector` is given when the actor embedded the query itself (a remote provider); else the worker's own model
+    embeds it. `embed_ms` bounds that: a late vector degrades the answer to keywords.
+    """
+
+    answer: ClassVar[type[msgspec.Struct]]
+    generation: int
+    query: str
+    limit: int = 100
+    corpora: tuple[Corpus, ...] = CORPORA
+    filters: Filters = Filters()
+    mode: SearchMode = "hybrid"
+    tenant: str = "default"
+    vector: bytes | None = None
+
+
+class QueryResult(Struct, frozen=True, kw_only=True):
+    """The two lists of a search, each best first. `degraded` are (code, detail) pairs."""
+
+    text: list[Candidate]
+    vector: list[Candidate]
+    degraded: list[tuple[str, str]]
+    mode: SearchMode
+    timings_ms: dict[str, float]
+
+
+Query.answer = QueryResult
+
+
+class LoadGeneration(Message, frozen=True, kw_only=True):
+    """To a search worker: verify, open and probe a generation, and keep it open beside the ones it has."""
+
+    answer = Done
+    generation: GenerationRef
+
+
+class DropGeneration(Message, frozen=True, kw_only=True):
+    """To a search worker: close a generation; its files may be deleted after this."""
+
+    answer = Done
+    generation: int
+
+
+class ReadLines(Message, frozen=True, kw_only=True):
+    """To a search worker: read lines of a file that must lie under one of `sources`."""
+
+    answer = Row
+    path: str
+    from_line: int
+    lines: int | None
+    sources: list[SourceRoot]
+
+
+class WarmUp(Message, frozen=True, kw_only=True):
+    """To a search worker: load LanceDB and the embedding model before anybody waits for them."""
+
+    answer = Done
+
+
+SearcherWork = Query | LoadGeneration | DropGeneration | ReadLines | WarmUp

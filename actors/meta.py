@@ -1,0 +1,49 @@
+"""The table `meta` that every database of the truth has: a few named facts and counters.
+
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID
+
+Writing belongs into the transaction of the change that it describes.
+"""
+
+import sqlite3
+
+from actors.errors import Quarantined
+
+
+def read_text(connection: sqlite3.Connection, name: str) -> str | None:
+    """Return a fact, None when it was never written."""
+    row = connection.execute("SELECT value FROM meta WHERE name = :name", {"name": name}).fetchone()
+    return None if row is None else str(row[0])
+
+
+def read_counter(connection: sqlite3.Connection, name: str) -> int:
+    """Return a counter, 0 when it was never written."""
+    row = connection.execute("SELECT value FROM meta WHERE name = :name", {"name": name}).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def write(connection: sqlite3.Connection, name: str, value: str | int) -> None:
+    """Set a fact or counter."""
+    connection.execute(
+        "INSERT INTO meta (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        {"name": name, "value": value},
+    )
+
+
+def count_up(connection: sqlite3.Connection, name: str) -> int:
+    """Add one to a counter and return it."""
+    value = read_counter(connection, name) + 1
+    write(connection, name, value)
+    return value
+
+
+def adopt_identity(connection: sqlite3.Connection, identity: str, what: str) -> None:
+    """Remember the identity of the data directory; raise Quarantined when the file belongs to another one."""
+    stored = read_text(connection, "identity")
+    if stored is None:
+        write(connection, "identity", identity)
+    elif stored != identity:
+        raise Quarantined(
+            f"{what} belongs to data directory {stored!r}, this is {identity!r}",
+            hint="the file was moved here from another data directory; put the right one back",
+        )

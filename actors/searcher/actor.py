@@ -1,0 +1,374 @@
+"""searcher, the trio side: asks the generation and the truth at the same time, and makes one answer of both.
+
+What a reply can rest on, best first:
+* the generation, plus the keyword hits of everything newer than it (an acknowledged write is found at once, P8);
+* with no generation or no worker, the keyword hits of the whole truth, marked degraded;
+* whatever of these came back in time (P6). A part that failed is named in `degraded`; no failure is remembered.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+
+import msgspec
+import trio
+
+from actors.actor import Board, House, serve_tray
+from actors.embedding.remote_query import RemoteQueryEmbedder
+from actors.errors import (
+    ActorUnavailable,
+    BulkheadError,
+    GenerationSuspect,
+)
+from actors.mailbox import Envelope, deadline_after, seconds_until
+from actors.messages import (
+    Candidate,
+    Candidates,
+    Done,
+    GenerationRef,
+    GetIndexView,
+    IndexView,
+    ListSources,
+    Message,
+    PrepareGeneration,
+    Query,
+    QueryResult,
+    ReadDocument,
+    ReadLines,
+    ReportSuspect,
+    Row,
+    Search,
+    SearchAnswer,
+    SearchEvents,
+    SearchMode,
+    SearchUnits,
+    ServeGeneration,
+    SourceRoots,
+)
+from actors.notices import BuilderNotice, SearcherNotice
+from actors.searcher.leases import Leases
+from actors.searcher.pool import Pool
+from actors.searcher.ranking import (
+    Ranked,
+    at_least,
+    fuse,
+    identifiers,
+    low_confidence,
+    mask,
+    merge_overlay,
+    weight_for,
+)
+from actors.searcher.reply import Quality, encode_reply
+from actors.settings import EmbeddingSettings, SearcherSettings
+from actors.worker import WorkerDied, WorkerSpec
+
+AT_ONCE = 16
+TRIES = 2
+POISON_KEPT = 256
+# Of the time that is left, the share for the generation: what remains is for the keyword search that replaces it.
+GENERATION_SHARE = 0.7
+FOLLOW_EVERY_S = 1.0
+REMOTE = "openai-compatible"
+
+
+class Gathered:
+    """What has come back for one search so far."""
+
+    def __init__(self) -> None:
+        self.result: QueryResult | None = None
+        self.events: Candidates | None = None
+        self.units: Candidates | None = None
+        self.degraded: list[tuple[str, str]] = []
+
+
+class Searcher:
+    """One incarnation of searcher."""
+
+    def __init__(
+        self,
+        house: House,
+        *,
+        spec: WorkerSpec,
+        limits: SearcherSettings,
+        embedding: EmbeddingSettings,
+        index: Board[BuilderNotice],
+        board: Board[SearcherNotice],
+    ) -> None:
+        self.house = house
+        self.limits = limits
+        self.index = index
+        self.board = board
+        self._provider = index.notice.identity.provider if index.notice.identity is not None else None
+        self._remote = RemoteQueryEmbedder(embedding) if self._provider == REMOTE else None
+        self._pool = Pool(house, spec, changed=self._post, suspect=self._report)
+        self._leases = Leases()
+        self._serving: GenerationRef | None = None
+        self._deaths: OrderedDict[bytes, int] = OrderedDict()
+        self._searches = 0
+        self._degraded = 0
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Serve at once by keyword; the workers come up beside that."""
+        self._serve_generation(self.index.notice.serving)
+        self.house.ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pool.run)
+            nursery.start_soon(self._follow_index)
+            nursery.start_soon(self._serve_mail)
+
+    def _post(self) -> None:
+        active, spare = self._pool.pids()
+        self.board.post(
+            SearcherNotice(
+                serving=None if self._serving is None else self._serving.generation,
+                workers_ready=sum(pid is not None for pid in (active, spare)),
+                active_pid=active,
+                spare_pid=spare,
+                failovers=self._pool.failovers,
+                searches=self._searches,
+                degraded=self._degraded,
+                last_error=self._pool.last_error,
+            )
+        )
+
+    async def _follow_index(self) -> None:
+        """Adopt what the builder serves (its message may have been lost), and close what nobody reads any more."""
+        while True:
+            with trio.move_on_after(FOLLOW_EVERY_S):
+                await self.index.wait_changed()
+            self._serve_generation(self.index.notice.serving)
+            for number in self._leases.retired():
+                await self._pool.drop(number)
+                if number in self._leases.retired():  # it may have come back into service meanwhile
+                    self._leases.forget(number)
+
+    def _serve_generation(self, ref: GenerationRef | None) -> None:
+        if ref == self._serving and self._leases.serving == (None if ref is None else ref.generation):
+            return
+        self._serving = ref
+        self._leases.swap(None if ref is None else ref.generation)
+        self._pool.want(ref)
+
+    def _report(self, generation: int, detail: str) -> None:
+        """Take a generation that cannot be read out of service and have the builder look into it."""
+        self._pool.last_error = detail
+        self.house.log.error("generation not readable", extra={"generation": generation, "error": detail})
+        self.house.tell("generation_builder", ReportSuspect(generation=generation, detail=detail))
+
+    # ------------------------------------------------------------ mail
+
+    async def _serve_mail(self) -> None:
+        await serve_tray(self.house.mailbox, "", self._serve, at_once=AT_ONCE)
+
+    async def _serve(self, envelope: Envelope) -> None:
+        message = envelope.message
+        answer: msgspec.Struct
+        match message:
+            case Search():
+                answer = await self._search(message, envelope.deadline_ns)
+            case ReadDocument():
+                answer = await self._read(message, envelope.deadline_ns)
+            case PrepareGeneration():
+                answer = await self._prepare(message.generation)
+            case ServeGeneration():
+                self._serve_generation(message.generation)
+                answer = Done()
+            case GetIndexView():
+                answer = IndexView(serving=self._leases.serving, leased=self._leases.leased())
+            case _:
+                raise TypeError(f"searcher does not take {type(message).__name__}")
+        self.house.mailbox.finish(envelope, answer)
+
+    async def _prepare(self, generation: GenerationRef) -> Done:
+        try:
+            if await self._pool.prepare(generation):
+                return Done()
+        except WorkerDied as error:
+            raise ActorUnavailable(f"search worker died while it opened the generation: {error.cause}") from error
+        raise ActorUnavailable("no search worker is up to open the generation", retry_after_ms=1000)
+
+    async def _read(self, message: ReadDocument, deadline_ns: int) -> Row:
+        worker = self._pool.any_worker()
+        if worker is None:
+            raise ActorUnavailable("no search worker is up to read notes", retry_after_ms=500)
+        known = await self.house.ask(
+            "core_writer", ListSources(tenant=message.tenant), SourceRoots, deadline_ns=deadline_ns
+        )
+        read = ReadLines(path=message.path, from_line=message.from_line, lines=message.lines, sources=known.sources)
+        try:
+            return await worker.call(read, Row, deadline_ns=deadline_ns)
+        except WorkerDied as error:
+            raise ActorUnavailable(f"search worker died: {error.cause}", retry_after_ms=500) from error
+
+    # ------------------------------------------------------------ search
+
+    async def _search(self, message: Search, deadline_ns: int) -> SearchAnswer:
+        began = time.monotonic()
+        self._searches += 1
+        serving = self._serving
+        lease = self._leases.acquire()
+        try:
+            gathered = await self._gather(message, serving, deadline_ns)
+        finally:
+            if lease is not None:
+                self._leases.release(lease)
+        ranked, mode = self._rank(message, gathered)
+        if gathered.degraded:
+            self._degraded += 1
+        quality = Quality(
+            mode=mode,
+            generation=serving if gathered.result is not None else None,
+            behind=_behind(serving if gathered.result is not None else None, gathered),
+            degraded=gathered.degraded,
+            building=self.index.notice.building is not None,
+            low_confidence=low_confidence(ranked, message.query, provider=self._provider),
+            took_ms=(time.monotonic() - began) * 1000,
+        )
+        return SearchAnswer(body=encode_reply(ranked[: message.limit], quality, explained=message.explain))
+
+    async def _gather(self, message: Search, serving: GenerationRef | None, deadline_ns: int) -> Gathered:
+        """Ask everybody at once; when the generation does not answer, ask the truth for all instead of the newest."""
+        gathered = Gathered()
+        newer_than = (serving.covers.event_seq, serving.covers.core_seq) if serving is not None else (0, 0)
+        async with trio.open_nursery() as nursery:
+            if serving is None:
+                self._note_no_generation(message, gathered)
+            else:
+                nursery.start_soon(self._ask_generation, message, serving, deadline_ns, gathered)
+            nursery.start_soon(self._ask_truth, message, newer_than, deadline_ns, gathered)
+        if serving is not None and gathered.result is None:
+            gathered.events = gathered.units = None
+            await self._ask_truth(message, (0, 0), deadline_ns, gathered)
+        return gathered
+
+    def _note_no_generation(self, message: Search, gathered: Gathered) -> None:
+        wanted = set(message.corpora) & {"documents"}
+        detail = "no generation is published yet; events and units were searched by keyword"
+        gathered.degraded.append(("no_generation", detail + (", documents were not searched" if wanted else "")))
+
+    async def _ask_generation(
+        self, message: Search, serving: GenerationRef, deadline_ns: int, gathered: Gathered
+    ) -> None:
+        key = hashlib.blake2b(msgspec.msgpack.encode(message), digest_size=16).digest()
+        if self._deaths.get(key, 0) >= TRIES:
+            detail = "this query brought down two search workers; it is answered by keyword only"
+            gathered.degraded.append(("poison_query", detail))
+            return
+        share_ns = time.monotonic_ns() + int(seconds_until(deadline_ns) * GENERATION_SHARE * 1e9)
+        query = await self._query(message, serving, gathered)
+        code, detail = "search_worker_unavailable", "no search worker has the generation open yet"
+        for _ in range(TRIES):
+            worker = self._pool.pick(serving.generation)
+            if worker is None:
+                break
+            try:
+                result = await worker.call(query, QueryResult, deadline_ns=share_ns)
+            except WorkerDied as error:
+                # The query goes to the other worker at once; a query that kills both is not tried a third time.
+                self._count_death(key)
+                detail = f"search worker died: {error.cause}"
+            except GenerationSuspect as error:
+                code, detail = "generation_suspect", error.message
+                self._pool.distrust(serving.generation)
+                self._report(serving.generation, error.message)
+                break
+            except BulkheadError as error:
+                code, detail = "generation_not_searched", error.message
+                break
+            else:
+                gathered.result = result
+                gathered.degraded.extend(result.degraded)
+                return
+        gathered.degraded.append((code, detail))
+
+    def _count_death(self, key: bytes) -> None:
+        self._deaths[key] = self._deaths.get(key, 0) + 1
+        while len(self._deaths) > POISON_KEPT:
+            self._deaths.popitem(last=False)
+
+    async def _query(self, message: Search, serving: GenerationRef, gathered: Gathered) -> Query:
+        vector, mode = None, message.mode
+        if self._remote is not None and mode != "keyword" and serving.vectors_have:
+            try:
+                vector = await self._remote.embed(message.query, self.limits.embed_deadline_ms / 1000)
+            except BulkheadError as error:
+                # A late or absent vector degrades the answer to keywords; it never delays it.
+                gathered.degraded.append(("embedder_unavailable", error.message))
+                mode = "keyword"
+        elif self._remote is not None:
+            mode = "keyword"
+        return Query(
+            generation=serving.generation,
+            query=message.query,
+            limit=max(self.limits.candidates_max, message.limit),
+            corpora=message.corpora,
+            filters=message.filters,
+            mode=mode,
+            tenant=message.tenant,
+            vector=vector,
+        )
+
+    async def _ask_truth(
+        self, message: Search, newer_than: tuple[int, int], deadline_ns: int, gathered: Gathered
+    ) -> None:
+        limit_ns = min(deadline_ns, deadline_after(self.limits.overlay_deadline_ms / 1000))
+        limit = max(self.limits.candidates_max, message.limit)
+        async with trio.open_nursery() as nursery:
+            if "events" in message.corpora:
+                search_events = SearchEvents(
+                    query=message.query,
+                    newer_than=newer_than[0],
+                    limit=limit,
+                    filters=message.filters,
+                    tenant=message.tenant,
+                )
+                nursery.start_soon(self._ask_owner, "transcript_appender", search_events, limit_ns, gathered)
+            if "units" in message.corpora:
+                search_units = SearchUnits(
+                    query=message.query,
+                    newer_than=newer_than[1],
+                    limit=limit,
+                    filters=message.filters,
+                    tenant=message.tenant,
+                )
+                nursery.start_soon(self._ask_owner, "core_writer", search_units, limit_ns, gathered)
+
+    async def _ask_owner(self, owner: str, message: Message, limit_ns: int, gathered: Gathered) -> None:
+        events = owner == "transcript_appender"
+        try:
+            found = await self.house.ask(owner, message, Candidates, deadline_ns=limit_ns)
+        except BulkheadError as error:
+            gathered.degraded.append(("events_unavailable" if events else "units_unavailable", error.message))
+            return
+        if events:
+            gathered.events = found
+        else:
+            gathered.units = found
+        if found.behind:
+            text = f"{found.behind} {'events' if events else 'units'} are not in the keyword index yet"
+            gathered.degraded.append(("keyword_index_behind", text))
+
+    def _rank(self, message: Search, gathered: Gathered) -> tuple[list[Ranked], SearchMode]:
+        overlay = [*_found(gathered.events), *_found(gathered.units)]
+        changed = gathered.units.changed if gathered.units is not None else ()
+        result = gathered.result
+        mode: SearchMode = result.mode if result is not None else "keyword"
+        text = merge_overlay(result.text if result is not None else (), overlay, changed)
+        near = mask(result.vector, changed) if result is not None else []
+        weight = weight_for(message.query, self.limits, mode=mode, provider=self._provider)
+        ranked = fuse(text, near, weight=weight, exact=identifiers(message.query))
+        return at_least(ranked, message.min_score), mode
+
+
+def _found(candidates: Candidates | None) -> list[Candidate]:
+    return list(candidates.found) if candidates is not None else []
+
+
+def _behind(serving: GenerationRef | None, gathered: Gathered) -> dict[str, int]:
+    """Return how many rows the generation lacks."""
+    covered = (serving.covers.event_seq, serving.covers.core_seq) if serving is not None else (0, 0)
+    events = gathered.events.latest - covered[0] if gathered.events is not None else 0
+    units = gathered.units.latest - covered[1] if gathered.units is not None else 0
+    return {"events": max(0, events), "units": max(0, units)}

@@ -1,0 +1,122 @@
+"""The search worker's entry point: what it takes, and on which lane.
+
+Owns the process: one store of open generations, one embedding model. Promises: loading a generation or a model delays
+no query, and neither delays reading a note. Nothing heavy is imported before it is used, so a fresh worker reads notes
+0.1 s after its start, while LanceDB and the model are still coming up on lanes of their own.
+"""
+
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from actors.child import CallContext, serve
+from actors.embedding import open_embedder, resolve_identity
+from actors.embedding.identity import REMOTE
+from actors.errors import BulkheadError
+from actors.frames import Setup
+from actors.messages import (
+    Done,
+    DropGeneration,
+    LoadGeneration,
+    Message,
+    Query,
+    ReadLines,
+    Row,
+    SearcherWork,
+    WarmUp,
+)
+from actors.searcher.documents import DocumentLimits, read_lines
+from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
+from actors.searcher.search import Searching
+from actors.searcher.store import GenerationStore
+from actors.settings import RoomSetup
+
+CACHE_SHARE = 8  # of the memory limit: the part that LanceDB may use as cache for one generation
+
+
+class SearcherRoom:
+    """The room as the child loop sees it."""
+
+    work: object = SearcherWork
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
+        self._settings = self._setup.searcher
+        self.lanes: Mapping[type[Message], str] = {
+            Query: "search",
+            ReadLines: "read",
+            LoadGeneration: "load",
+            DropGeneration: "load",
+            WarmUp: "warm",
+        }
+        self.pools = {"search": self._settings.threads}
+        self._store = GenerationStore(cache_bytes=self._settings.rss_bytes_max // CACHE_SHARE)
+        self._vectors = QueryVectors(self._open_embedder)
+
+    def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
+        """Open nothing: generations and the model come by message, so that the worker is ready at once."""
+        return {}
+
+    def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
+        """Do one call."""
+        match message:
+            case Query():
+                return self._search(message, call)
+            case ReadLines():
+                return Row(row=read_lines(message, self._document_limits(), call.check))
+            case LoadGeneration():
+                self._store.load(message.generation, deadline_ns=call.deadline_ns)
+            case DropGeneration():
+                self._store.drop(message.generation)
+            case WarmUp():
+                self._warm_up()
+            case _:
+                raise AssertionError(f"a search worker does not take {type(message).__name__}")
+        return Done()
+
+    def interrupt(self, lane: str) -> None:
+        """Do nothing: a query ends at its own deadline, a read at its next block, a load only with the process."""
+
+    def idle(self, lane: str) -> bool:
+        """Do nothing."""
+        return False
+
+    def close(self, lane: str) -> None:
+        """Do nothing: nothing is ever written here."""
+
+    def _search(self, query: Query, call: CallContext) -> msgspec.Struct:
+        searching = Searching(
+            query,
+            store=self._store,
+            vectors=self._vectors,
+            settings=self._settings,
+            deadline_ns=call.deadline_ns,
+        )
+        return searching.run()
+
+    def _warm_up(self) -> None:
+        """Load what takes seconds. A model that cannot be opened is no reason to stay cold: every reply will say so."""
+        self._store.warm_up()
+        try:
+            self._vectors.warm_up()
+        except BulkheadError as error:
+            print(f"embedding model not opened: {error.message}", file=sys.stderr, flush=True)
+
+    def _open_embedder(self) -> QueryEmbedder | None:
+        """Open the model of this machine; None when there is to be none, or when it is remote: the daemon asks that."""
+        identity = resolve_identity(self._setup.embedding)
+        if identity is None or identity.provider == REMOTE:
+            return None
+        return open_embedder(self._setup.embedding)
+
+    def _document_limits(self) -> DocumentLimits:
+        return DocumentLimits(
+            lines_max=self._settings.document_lines_max,
+            bytes_max=self._settings.document_bytes_max,
+            suffixes=self._setup.generation_builder.suffixes,
+        )
+
+
+if __name__ == "__main__":
+    serve(SearcherRoom)

@@ -1,0 +1,120 @@
+"""The limits of every room, with unit and default; the supervisor fills them from config.toml.
+
+A room's worker gets its own struct (and the embedding's, where it embeds) in the `Setup` frame. Units are in the
+names. `supervisor/config.py` asserts the relations between limits; a tidy test keeps `config.toml` equal to these.
+"""
+
+import msgspec
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class CoreWriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """core_writer: sessions, units, sources, request ids."""
+
+    text_bytes_max: int = 1 * MIB
+    facts_bytes_max: int = 256 * KIB
+    meta_bytes_max: int = 64 * KIB
+    event_refs_max: int = 1000
+    tags_max: int = 64
+    tag_chars_max: int = 128
+    id_chars_max: int = 256
+    request_ids_kept: int = 1_000_000
+    wal_bytes_max: int = 16 * MIB
+    busy_timeout_ms: int = 250
+
+
+class TranscriptAppenderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """transcript_appender: events."""
+
+    content_bytes_max: int = 4 * MIB
+    meta_bytes_max: int = 256 * KIB
+    tags_max: int = 64
+    tag_chars_max: int = 128
+    id_chars_max: int = 256
+    events_per_append_max: int = 1000
+    batch_rows_max: int = 64
+    batch_bytes_max: int = 1 * MIB
+    duplicate_window_s: int = 0
+    index_slice_rows: int = 64
+    wal_bytes_max: int = 16 * MIB
+    busy_timeout_ms: int = 250
+
+
+class CacheManagerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """cache_manager: the embedding cache."""
+
+    bytes_max: int = 512 * MIB
+    evict_slice_rows: int = 256
+    keys_per_get_max: int = 4096
+    busy_timeout_ms: int = 100
+
+
+class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """generation_builder: scanning, cutting, embedding, publishing."""
+
+    file_bytes_max: int = 64 * MIB
+    files_max: int = 500_000
+    suffixes: tuple[str, ...] = (".md", ".markdown", ".mdx")
+    chunk_tokens: int = 200
+    chunk_tokens_max: int = 400
+    page_rows: int = 1000
+    page_bytes_max: int = 4 * MIB
+    files_per_step: int = 64
+    settle_ms: int = 1000
+    duty_percent_max: int = 25
+    scan_every_ms: int = 15_000
+    generations_kept: int = 2
+    retire_grace_ms: int = 2000
+    vectors_publish_ms: int = 20_000
+    embed_texts_per_call: int = 8
+    step_deadline_ms: int = 600_000
+    nice: int = 19
+    idle_class: bool = True
+
+
+class SearcherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """searcher: workers, candidates, fusion."""
+
+    candidates_max: int = 100
+    snippet_chars_max: int = 700
+    query_chars_max: int = 8192
+    threads: int = 2
+    embed_deadline_ms: int = 1500
+    overlay_deadline_ms: int = 2000
+    document_lines_max: int = 2000
+    document_bytes_max: int = 256 * KIB
+    vector_weight: float = 0.45
+    vector_weight_code: float = 0.15
+    rss_bytes_max: int = 4096 * MIB
+
+
+class EmbeddingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which embedding model, and how to reach it. Nothing leaves the machine unless `provider` is openai-compatible."""
+
+    provider: str = "auto"
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    dimensions: int | None = None
+    threads: int = 2
+    batch_max: int = 64
+    query_prefix: str = ""
+    document_prefix: str = ""
+    request_deadline_ms: int = 30_000
+
+
+class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker gets in its Setup frame: the directory it owns, its limits, the embedding, the switches."""
+
+    directory: str
+    index_directory: str = ""
+    core_writer: CoreWriterSettings = CoreWriterSettings()
+    transcript_appender: TranscriptAppenderSettings = TranscriptAppenderSettings()
+    cache_manager: CacheManagerSettings = CacheManagerSettings()
+    generation_builder: GenerationBuilderSettings = GenerationBuilderSettings()
+    searcher: SearcherSettings = SearcherSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    identity: str = ""
+    chaos: bool = False

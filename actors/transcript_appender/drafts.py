@@ -1,0 +1,64 @@
+"""From a client's event to one that can be stored: the limits, and what is derived from the content. Pure."""
+
+import hashlib
+from typing import NamedTuple
+
+from actors.errors import InvalidParams
+from actors.limits import check_ids, check_json, check_tags, check_text, check_ts
+from actors.messages import AppendEvents, EventDraft
+from actors.settings import TranscriptAppenderSettings
+
+_ROOM = "transcript_appender"
+_WHAT = "append"
+
+
+class Prepared(NamedTuple):
+    """A draft within the limits, the sha256 of its content, and its JSON columns."""
+
+    draft: EventDraft
+    content_hash: bytes
+    tags: str
+    meta: str | None
+
+
+def prepare(message: AppendEvents, limits: TranscriptAppenderSettings) -> list[Prepared]:
+    """Check every event of a message; raise InvalidParams for the first that is not acceptable."""
+    if len(message.events) > limits.events_per_append_max:
+        raise InvalidParams(
+            f"append refused: {len(message.events)} events, the limit is {limits.events_per_append_max} "
+            f"({_ROOM}.events_per_append_max)"
+        )
+    check_ids(_WHAT, {"tenant": message.tenant}, limits.id_chars_max, f"{_ROOM}.id_chars_max")
+    return [_prepare(draft, limits) for draft in message.events]
+
+
+def source_key(tenant: str, event: Prepared) -> bytes:
+    """Return what two events have in common when one is the other sent twice: tenant, source, actor and content."""
+    draft = event.draft
+    digest = hashlib.sha256(event.content_hash)
+    for part in (tenant, draft.session_id, draft.channel, draft.project, draft.actor):
+        encoded = b"" if part is None else part.encode()
+        digest.update(b"-" if part is None else b"%d:" % len(encoded))
+        digest.update(encoded)
+    return digest.digest()
+
+
+def _prepare(draft: EventDraft, limits: TranscriptAppenderSettings) -> Prepared:
+    ids = {
+        "session_id": draft.session_id,
+        "event_id": draft.event_id,
+        "request_id": draft.request_id,
+        "trace_id": draft.trace_id,
+        "channel": draft.channel,
+        "project": draft.project,
+        "scope": draft.scope,
+    }
+    check_ids(_WHAT, ids, limits.id_chars_max, f"{_ROOM}.id_chars_max")
+    check_ts(_WHAT, "ts", draft.ts)
+    content = check_text(_WHAT, "content", draft.content, limits.content_bytes_max, f"{_ROOM}.content_bytes_max")
+    return Prepared(
+        draft=draft,
+        content_hash=hashlib.sha256(content).digest(),
+        tags=check_tags(_WHAT, draft.tags, count_max=limits.tags_max, chars_max=limits.tag_chars_max, room=_ROOM),
+        meta=check_json(_WHAT, "meta", draft.meta, limits.meta_bytes_max, f"{_ROOM}.meta_bytes_max"),
+    )

@@ -1,0 +1,34 @@
+"""The command line: verbs for people and scripts, each a request or two to the daemon.
+
+Owns nothing. Promises: results on stdout, everything else on stderr; the same exit codes for every verb
+(`cli/answers.py`); an unknown verb or option is an error that names the nearest known one. One file a group of
+verbs: `service` (init serve stop stdio status), `notes` (add), `memory` (search get append), `index`.
+"""
+
+import sys
+
+from supervisor.cli import index, memory, notes, service
+from supervisor.cli.answers import BROKEN_PIPE, INTERRUPTED, explain, prepare_output, quiet_stdout
+from supervisor.cli.arguments import Verbs
+from supervisor.client import DaemonUnavailable, RequestFailed
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; return its exit code. Leaves by SystemExit for `--help` and wrong usage (2)."""
+    prepare_output()
+    verbs = Verbs()
+    for group in (service, notes, memory, index):
+        group.register(verbs)
+    options = verbs.parse(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except (RequestFailed, DaemonUnavailable) as error:
+        return explain(error, as_json=options.json)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `bulkhead search … | head` is no error.
+        quiet_stdout()
+        return BROKEN_PIPE
+    return code

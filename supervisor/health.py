@@ -1,0 +1,169 @@
+"""The state of the house as one snapshot, made from memory alone: no actor is asked and no disk is touched.
+
+So `system.health` and `system.status` answer while every actor is dead, which is when they are needed.
+"""
+
+import os
+import time
+
+import psutil
+
+from actors.actor import Board
+from actors.notices import BuilderNotice, SearcherNotice
+from supervisor.lifecycle import SERVING
+from supervisor.loop_watch import LoopWatch
+from supervisor.supervise import ActorStatus, Supervisor
+
+TRANSITIONS_SHOWN = 50
+
+
+class Health:
+    """Reads the supervisor, the boards and the loop watch."""
+
+    def __init__(
+        self,
+        *,
+        supervisor: Supervisor,
+        loop: LoopWatch,
+        builder: Board[BuilderNotice],
+        searcher: Board[SearcherNotice],
+        version: str,
+        data_dir_id: str,
+        data_dir: str,
+    ) -> None:
+        self._supervisor = supervisor
+        self._loop = loop
+        self.builder = builder
+        self.searcher = searcher
+        self.version = version
+        self.data_dir_id = data_dir_id
+        self.data_dir = data_dir
+        self._started_at = time.monotonic()
+        self._process = psutil.Process()
+        self.draining = False
+
+    def ready(self) -> dict[str, bool]:
+        """Say per capability whether it works now. Search works as long as one of its two ways does."""
+        state = {name: child.state for name, child in self._supervisor.children.items()}
+        up = {name: value in SERVING and not self.draining for name, value in state.items()}
+        return {
+            "append": up["transcript_appender"],
+            "write": up["core_writer"],
+            "read": up["core_writer"] and up["transcript_appender"],
+            "search": up["searcher"],
+            "build": up["generation_builder"],
+            "cache": up["cache_manager"],
+        }
+
+    def live(self) -> bool:
+        """Say whether the loop turns. Nothing else: a dead actor is a matter of readiness."""
+        return self._loop.alive()
+
+    def health(self) -> dict[str, object]:
+        """Return the answer of system.health."""
+        return {"live": self.live(), "draining": self.draining, "ready": self.ready()}
+
+    def status(self) -> dict[str, object]:
+        """Return the answer of system.status."""
+        return {
+            "version": self.version,
+            "data_dir": self.data_dir,
+            "data_dir_id": self.data_dir_id,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started_at, 1),
+            **self.health(),
+            "actors": self._actors(),
+            "index": self.index(),
+            "searcher": self.searcher.notice,
+            "loop_lag_ms": self._loop.lag(),
+            "rss_bytes": self._process.memory_info().rss,
+            "descriptors": self._process.num_fds(),
+        }
+
+    def _actors(self) -> dict[str, dict[str, object]]:
+        rows = {name: _actor(status) for name, status in self._supervisor.statuses().items()}
+        rows["searcher"]["pid"] = self.searcher.notice.active_pid
+        rows["searcher"]["spare_pid"] = self.searcher.notice.spare_pid
+        return rows
+
+    def index(self) -> dict[str, object]:
+        """Return what is known of the index."""
+        notice = self.builder.notice
+        serving = notice.serving
+        covers = serving.covers if serving is not None else None
+        return {
+            "generation": serving.generation if serving else None,
+            "delta": serving.delta if serving else None,
+            "covers": {"event_seq": covers.event_seq, "core_seq": covers.core_seq} if covers else None,
+            "behind": {
+                "events": max(0, notice.event_seq - (covers.event_seq if covers else 0)),
+                "units": max(0, notice.core_seq - (covers.core_seq if covers else 0)),
+            },
+            "rows": serving.rows if serving else {"events": 0, "units": 0, "documents": 0},
+            "vectors": {
+                "have": serving.vectors_have if serving else 0,
+                "want": serving.vectors_want if serving else 0,
+            },
+            "identity": serving.identity if serving else None,
+            "built_at": serving.built_at if serving else None,
+            "previous": [ref.generation for ref in notice.previous],
+            "building": notice.building,
+            "builds": {"started": notice.builds_started, "published": notice.builds_published},
+            "build_ms": round(notice.build_ms, 1),
+            "paused": notice.paused,
+            "last_error": notice.last_error,
+            "embedding": notice.embedding,
+            "files": notice.files,
+        }
+
+    def index_status(self) -> dict[str, object]:
+        """Return the answer of index.status: the index and what was left out of it."""
+        notice = self.builder.notice
+        return {
+            **self.index(),
+            "skipped": notice.skipped,
+            "held": notice.held,
+            "suspects": notice.suspects,
+        }
+
+    def metrics(self) -> dict[str, object]:
+        """Return the answer of system.metrics: every counter, and the last changes of state."""
+        now_ns = time.monotonic_ns()
+        return {
+            "actors": self._supervisor.statuses(),
+            "loop_lag_ms": self._loop.lag(),
+            "searcher": self.searcher.notice,
+            "transitions": [
+                {
+                    "ago_ms": round((now_ns - entry.at_ns) / 1e6),
+                    "actor": entry.actor,
+                    "epoch": entry.epoch,
+                    "before": entry.before,
+                    "after": entry.after,
+                    "cause": entry.cause,
+                }
+                for entry in list(self._supervisor.transitions)[-TRANSITIONS_SHOWN:]
+            ],
+        }
+
+
+def _actor(status: ActorStatus) -> dict[str, object]:
+    workers = status.workers
+    row: dict[str, object] = {
+        "state": status.state,
+        "epoch": status.epoch,
+        "restarts": status.restarts,
+        "pid": workers[0].pid if workers else None,
+        "workers": [{"name": each.name, "pid": each.pid, "rss_bytes": each.rss_bytes} for each in workers],
+        "mailbox": {
+            "count": status.mailbox.count,
+            "bytes": status.mailbox.bytes,
+            "peak": status.mailbox.peak,
+        },
+        "in_hand_ms": status.mailbox.in_hand_ms,
+    }
+    if status.reason is not None:
+        row["reason"] = status.reason
+    if status.last_death is not None:
+        row["last_death"] = status.last_death
+    return row

@@ -1,0 +1,225 @@
+"""The parameters of every native method, as clients write them. Wire types: strings, ms from now, RFC 3339 times.
+
+Unknown members are refused. `deadline_ms` may be given with every method: how long the client wants to wait.
+docs/PROTOCOL.md describes each member; a test compares the two.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from actors.messages import (
+    Corpus,
+    EventActor,
+    EventKind,
+    JsonValue,
+    SearchMode,
+    UnitScope,
+    UnitStatus,
+    UnitType,
+)
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Time = int | str
+Deadline = Annotated[int, msgspec.Meta(ge=1)]
+Limit = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every method takes."""
+
+    deadline_ms: Deadline | None = None
+
+
+class NoParams(Params, frozen=True, kw_only=True):
+    """A method without parameters of its own."""
+
+
+class Hello(Params, frozen=True, kw_only=True):
+    """Introduce a client."""
+
+    client: Name = "unnamed"
+    principal: Name | None = None
+    token: str | None = None
+
+
+class SessionOpen(Params, frozen=True, kw_only=True):
+    """session.open"""
+
+    session_id: Name | None = None
+    title: str | None = None
+    agent: str | None = None
+    meta: dict[str, JsonValue] | None = None
+    request_id: Name | None = None
+
+
+class SessionRef(Params, frozen=True, kw_only=True):
+    """session.get, session.close"""
+
+    session_id: Name
+    request_id: Name | None = None
+
+
+class SessionList(Params, frozen=True, kw_only=True):
+    """session.list"""
+
+    limit: Limit = 50
+    before: str | None = None
+    status: str | None = None
+
+
+class SessionHistory(Params, frozen=True, kw_only=True):
+    """session.history"""
+
+    session_id: Name
+    limit: Limit = 50
+    after_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    before_seq: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class EventMembers(Params, frozen=True, kw_only=True):
+    """The members of an event."""
+
+    session_id: Name
+    actor: EventActor
+    content: Text
+    kind: EventKind = "message"
+    event_id: Name | None = None
+    ts: Time | None = None
+    channel: Name | None = None
+    project: Name | None = None
+    tags: list[Name] = []
+    meta: dict[str, JsonValue] | None = None
+    trace_id: Name | None = None
+    request_id: Name | None = None
+
+
+class EventAppend(EventMembers, frozen=True, kw_only=True):
+    """event.append"""
+
+    wait_for: str | None = None
+
+
+class EventAppendMany(Params, frozen=True, kw_only=True):
+    """event.append_many"""
+
+    events: Annotated[list[EventMembers], msgspec.Meta(min_length=1)]
+    wait_for: str | None = None
+
+
+class EventGet(Params, frozen=True, kw_only=True):
+    """event.get"""
+
+    event_id: Name
+
+
+class UnitPut(Params, frozen=True, kw_only=True):
+    """unit.put"""
+
+    type: UnitType
+    scope: UnitScope
+    text: Text
+    unit_id: Name | None = None
+    facts: dict[str, JsonValue] | None = None
+    event_refs: list[Name] = []
+    confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    parent_unit_id: Name | None = None
+    status: str = "active"
+    tags: list[Name] = []
+    session_id: Name | None = None
+    expected_version: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    request_id: Name | None = None
+
+
+class UnitGet(Params, frozen=True, kw_only=True):
+    """unit.get"""
+
+    unit_id: Name
+    version: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class UnitHistory(Params, frozen=True, kw_only=True):
+    """unit.history"""
+
+    unit_id: Name
+    limit: Limit = 50
+    before_version: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class UnitList(Params, frozen=True, kw_only=True):
+    """unit.list"""
+
+    limit: Limit = 50
+    before_core_seq: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    type: UnitType | None = None
+    scope: UnitScope | None = None
+    status: UnitStatus | None = "active"
+
+
+class SearchFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`filters` of memory.search."""
+
+    session_ids: list[Name] = []
+    actors: list[EventActor] = []
+    kinds: list[EventKind] = []
+    tags: list[Name] = []
+    since: Time | None = None
+    until: Time | None = None
+    path: Text | None = None
+    types: list[UnitType] = []
+    scopes: list[UnitScope] = []
+
+
+class MemorySearch(Params, frozen=True, kw_only=True):
+    """memory.search"""
+
+    query: str
+    limit: Limit = 10
+    corpora: list[Corpus] | None = None
+    filters: SearchFilters = SearchFilters()
+    mode: SearchMode = "hybrid"
+    min_score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    explain: bool = False
+
+
+class MemoryGet(Params, frozen=True, kw_only=True):
+    """memory.get"""
+
+    id: Text | None = None
+    path: Text | None = None
+    from_line: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    lines: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class SourceAdd(Params, frozen=True, kw_only=True):
+    """source.add"""
+
+    path: Text
+    name: Name | None = None
+    request_id: Name | None = None
+
+
+class SourceRemove(Params, frozen=True, kw_only=True):
+    """source.remove"""
+
+    source_id: Text
+    request_id: Name | None = None
+
+
+class IndexRebuild(Params, frozen=True, kw_only=True):
+    """index.rebuild"""
+
+    reason: Name = "asked for"
+
+
+class CacheTrim(Params, frozen=True, kw_only=True):
+    """cache.trim"""
+
+    bytes_max: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class DebugHold(Params, frozen=True, kw_only=True):
+    """debug.hold_build"""
+
+    stage: str | None = None

@@ -1,0 +1,613 @@
+"""Every native method: its parameters, and how it becomes a message and a result. The table is `METHODS`.
+
+A route validates, stamps the deadline, asks one actor, and shapes the answer. It never touches storage. Rows that
+a worker made as JSON are passed on undecoded. Tenant and principal come from the connection, never from parameters.
+"""
+
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from actors.actor import Board
+from actors.errors import BulkheadError, InvalidParams, NotFound
+from actors.mailbox import Mailbox
+from actors.messages import (
+    CORPORA,
+    AddSource,
+    AppendEvents,
+    AppendResult,
+    CacheStats,
+    ClearCache,
+    CloseSession,
+    Done,
+    EventDraft,
+    Filters,
+    GetEvent,
+    GetSession,
+    GetUnit,
+    HoldBuild,
+    ListSessions,
+    ListSources,
+    ListUnits,
+    Message,
+    OpenSession,
+    PutUnit,
+    ReadDocument,
+    Rebuild,
+    RebuildQueued,
+    RemoveSource,
+    RollbackIndex,
+    Row,
+    Rows,
+    Search,
+    SearchAnswer,
+    SessionHistory,
+    SourceRoots,
+    Statistics,
+    TrimCache,
+    TruthAdvanced,
+    UnitHistory,
+    VerifyIndex,
+)
+from actors.notices import BuilderNotice
+from supervisor import params as wire
+from supervisor.config import Config
+from supervisor.health import Health
+from supervisor.rpc import decode_params, suggest
+from supervisor.times import format_ts, parse_ts
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+HINT_EVERY_S = 0.2
+CITATION = re.compile(r"^(?P<path>.+)#L(?P<from>\d+)(?:-L(?P<to>\d+))?$", re.DOTALL)
+
+
+class Scope:
+    """One request on its way: its deadline, who asks, and its turn among the writes of its connection."""
+
+    def __init__(
+        self,
+        *,
+        deadline_ns: int,
+        tenant: str = "default",
+        turn: trio.Event | None = None,
+        posted: trio.Event | None = None,
+    ) -> None:
+        self.deadline_ns = deadline_ns
+        self.tenant = tenant
+        self._turn = turn
+        self._posted = posted
+
+    async def wait_turn(self) -> None:
+        """Wait until the writes that this connection sent earlier have their places in the queue."""
+        if self._turn is not None:
+            await self._turn.wait()
+
+    def mark_posted(self) -> None:
+        """Let the next write of the connection go on."""
+        if self._posted is not None:
+            self._posted.set()
+
+
+Handler = Callable[["Routes", wire.Params, Scope], Awaitable[object]]
+
+
+class Method(msgspec.Struct, frozen=True):
+    """A method: the type of its parameters, its handler, and whether writes of a connection keep their order."""
+
+    params: type[wire.Params]
+    handler: Handler
+    ordered: bool = False
+    chaos_only: bool = False
+
+
+class Routes:
+    """Dispatches requests to the actors."""
+
+    def __init__(
+        self,
+        *,
+        mailboxes: Mapping[str, Mailbox],
+        health: Health,
+        config: Config,
+        builder: Board[BuilderNotice],
+        drain: Callable[[], None],
+        epoch: str,
+    ) -> None:
+        self.mailboxes = mailboxes
+        self.health = health
+        self.config = config
+        self.builder = builder
+        self.drain = drain
+        self.epoch = epoch
+        self._hinted_at = 0.0
+        self.methods = {
+            name: method for name, method in METHODS.items() if config.chaos.enabled or not method.chaos_only
+        }
+
+    def is_ordered(self, name: str) -> bool:
+        """Say whether requests of this method keep their order within a connection."""
+        method = self.methods.get(name)
+        return method is not None and method.ordered
+
+    async def call(self, name: str, raw: msgspec.Raw, scope: Scope) -> object:
+        """Serve one request and return its result, ready to be encoded; raise BulkheadError."""
+        method = self.methods.get(name)
+        if method is None:
+            raise UnknownMethod(f"unknown method {name!r}{suggest(name, self.methods)}")
+        parameters = decode_params(raw, method.params, name)
+        if parameters.deadline_ms is not None:
+            longest = self.config.protocol.deadline_ms_max
+            if parameters.deadline_ms > longest:
+                raise InvalidParams(
+                    f"{name}: deadline_ms is {parameters.deadline_ms}, limit is {longest} "
+                    "(config: protocol.deadline_ms_max)"
+                )
+            scope.deadline_ns = time.monotonic_ns() + parameters.deadline_ms * 1_000_000
+        return await method.handler(self, parameters, scope)
+
+    async def ask(self, actor: str, message: Message, answer: type[Answer], scope: Scope) -> Answer:
+        """Ask an actor in the order of the connection."""
+        await scope.wait_turn()
+        return await self.mailboxes[actor].ask(message, answer, deadline_ns=scope.deadline_ns, posted=scope.mark_posted)
+
+    def hint(self) -> None:
+        """Tell the builder that the truth moved, at most a few times a second; a lost hint costs a moment only."""
+        now = time.monotonic()
+        if now - self._hinted_at > HINT_EVERY_S:
+            self._hinted_at = now
+            self.mailboxes["generation_builder"].tell(TruthAdvanced(), deadline_ns=time.monotonic_ns() + 60_000_000_000)
+
+    def page_rows(self, limit: int, method: str) -> int:
+        """Return a page size within the limit."""
+        most = self.config.protocol.page_rows_max
+        if limit > most:
+            raise InvalidParams(f"{method}: limit is {limit}, at most {most} (config: protocol.page_rows_max)")
+        return limit
+
+    async def wait_searchable(self, scope: Scope, *, event_seq: int) -> bool:
+        """Wait until a published generation covers an event; False when the deadline came first."""
+        self.hint()
+        remaining = (scope.deadline_ns - time.monotonic_ns()) / 1e9
+        with trio.move_on_after(max(0.0, remaining)):
+            while True:
+                serving = self.builder.notice.serving
+                if serving is not None and serving.covers.event_seq >= event_seq:
+                    return True
+                await self.builder.wait_changed()
+        return False
+
+
+class UnknownMethod(InvalidParams):
+    """There is no such method."""
+
+    code = -32601
+
+
+# ---------------------------------------------------------------- system
+
+
+async def _hello(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.Hello)
+    if given.principal not in (None, "owner"):
+        raise InvalidParams(
+            f"hello: unknown principal {given.principal!r}",
+            hint="the socket is private to its owner; leave principal out",
+        )
+    return {
+        "server": "bulkhead",
+        "version": routes.health.version,
+        "data_dir_id": routes.health.data_dir_id,
+        "epoch": routes.epoch,
+    }
+
+
+async def _status(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return routes.health.status()
+
+
+async def _health(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return routes.health.health()
+
+
+async def _metrics(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return routes.health.metrics()
+
+
+async def _drain(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    routes.drain()
+    return {"draining": True}
+
+
+# ---------------------------------------------------------------- sessions and events
+
+
+async def _session_open(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SessionOpen)
+    message = OpenSession(
+        session_id=given.session_id or f"s-{uuid.uuid4().hex}",
+        title=given.title,
+        agent=given.agent,
+        meta=given.meta,
+        tenant=scope.tenant,
+        request_id=given.request_id,
+    )
+    return _json(await routes.ask("core_writer", message, Row, scope))
+
+
+async def _session_get(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SessionRef)
+    message = GetSession(session_id=given.session_id, tenant=scope.tenant)
+    return _json(await routes.ask("core_writer", message, Row, scope))
+
+
+async def _session_list(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SessionList)
+    if given.status not in (None, "open", "closed"):
+        raise InvalidParams(f"session.list: status is {given.status!r}, must be 'open' or 'closed'")
+    message = ListSessions(
+        limit=routes.page_rows(given.limit, "session.list"),
+        before=given.before,
+        status=given.status,  # type: ignore[arg-type]  # checked above
+        tenant=scope.tenant,
+    )
+    return _page("sessions", await routes.ask("core_writer", message, Rows, scope))
+
+
+async def _session_close(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SessionRef)
+    message = CloseSession(session_id=given.session_id, tenant=scope.tenant, request_id=given.request_id)
+    return _json(await routes.ask("core_writer", message, Row, scope))
+
+
+async def _session_history(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SessionHistory)
+    if given.after_seq is not None and given.before_seq is not None:
+        raise InvalidParams("session.history: give after_seq or before_seq, not both")
+    message = SessionHistory(
+        session_id=given.session_id,
+        limit=routes.page_rows(given.limit, "session.history"),
+        after_seq=given.after_seq,
+        before_seq=given.before_seq,
+        tenant=scope.tenant,
+    )
+    return _page("events", await routes.ask("transcript_appender", message, Rows, scope))
+
+
+def _draft(given: wire.EventMembers, request_id: str | None) -> EventDraft:
+    return EventDraft(
+        session_id=given.session_id,
+        actor=given.actor,
+        content=given.content,
+        kind=given.kind,
+        event_id=given.event_id,
+        ts=None if given.ts is None else parse_ts(given.ts, "ts"),
+        channel=given.channel,
+        project=given.project,
+        tags=tuple(given.tags),
+        meta=given.meta,
+        trace_id=given.trace_id,
+        request_id=request_id,
+    )
+
+
+def _check_wait_for(wait_for: str | None, method: str) -> bool:
+    if wait_for not in (None, "searchable"):
+        raise InvalidParams(f"{method}: wait_for is {wait_for!r}, must be 'searchable'")
+    return wait_for is not None
+
+
+async def _append(routes: Routes, events: tuple[EventDraft, ...], wait: bool, scope: Scope) -> list[dict[str, object]]:
+    message = AppendEvents(events=events, tenant=scope.tenant)
+    answer = await routes.ask("transcript_appender", message, AppendResult, scope)
+    routes.hint()
+    results: list[dict[str, object]] = [
+        {
+            "event_id": each.event_id,
+            "seq": each.seq,
+            "durability": "fsync",
+            "deduplicated": each.deduplicated,
+        }
+        for each in answer.results
+    ]
+    if wait:
+        reached = await routes.wait_searchable(scope, event_seq=max(each.seq for each in answer.results))
+        for result in results:
+            result["searchable"] = reached
+    return results
+
+
+async def _event_append(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.EventAppend)
+    wait = _check_wait_for(given.wait_for, "event.append")
+    results = await _append(routes, (_draft(given, given.request_id),), wait, scope)
+    return results[0]
+
+
+async def _event_append_many(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.EventAppendMany)
+    wait = _check_wait_for(given.wait_for, "event.append_many")
+    most = routes.config.transcript_appender.events_per_append_max
+    if len(given.events) > most:
+        raise InvalidParams(
+            f"event.append_many: {len(given.events)} events, limit is {most} "
+            "(config: transcript_appender.events_per_append_max)"
+        )
+    events = tuple(_draft(each, each.request_id) for each in given.events)
+    return {"results": await _append(routes, events, wait, scope)}
+
+
+async def _event_get(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.EventGet)
+    message = GetEvent(event_id=given.event_id, tenant=scope.tenant)
+    return _json(await routes.ask("transcript_appender", message, Row, scope))
+
+
+# ---------------------------------------------------------------- units
+
+
+async def _unit_put(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.UnitPut)
+    if given.status not in ("active", "deprecated"):
+        raise InvalidParams(f"unit.put: status is {given.status!r}, must be 'active' or 'deprecated'")
+    message = PutUnit(
+        unit_id=given.unit_id,
+        type=given.type,
+        scope=given.scope,
+        text=given.text,
+        facts=given.facts,
+        event_refs=tuple(given.event_refs),
+        confidence=given.confidence,
+        parent_unit_id=given.parent_unit_id,
+        status=given.status,  # type: ignore[arg-type]  # checked above
+        tags=tuple(given.tags),
+        session_id=given.session_id,
+        expected_version=given.expected_version,
+        tenant=scope.tenant,
+        request_id=given.request_id,
+    )
+    answer = await routes.ask("core_writer", message, Row, scope)
+    routes.hint()
+    return _json(answer)
+
+
+async def _unit_get(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.UnitGet)
+    message = GetUnit(unit_id=given.unit_id, version=given.version, tenant=scope.tenant)
+    return _json(await routes.ask("core_writer", message, Row, scope))
+
+
+async def _unit_history(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.UnitHistory)
+    message = UnitHistory(
+        unit_id=given.unit_id,
+        limit=routes.page_rows(given.limit, "unit.history"),
+        before_version=given.before_version,
+        tenant=scope.tenant,
+    )
+    return _page("versions", await routes.ask("core_writer", message, Rows, scope))
+
+
+async def _unit_list(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.UnitList)
+    message = ListUnits(
+        limit=routes.page_rows(given.limit, "unit.list"),
+        before_core_seq=given.before_core_seq,
+        type=given.type,
+        scope=given.scope,
+        status=given.status,
+        tenant=scope.tenant,
+    )
+    return _page("units", await routes.ask("core_writer", message, Rows, scope))
+
+
+# ---------------------------------------------------------------- search
+
+
+async def _memory_search(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.MemorySearch)
+    longest = routes.config.searcher.query_chars_max
+    if not given.query.strip():
+        raise InvalidParams(
+            "memory.search: query is empty", hint="give at least one word; session.history lists events"
+        )
+    if len(given.query) > longest:
+        raise InvalidParams(
+            f"memory.search: query has {len(given.query)} characters, limit is {longest} "
+            "(config: searcher.query_chars_max)"
+        )
+    if given.limit > routes.config.protocol.search_limit_max:
+        raise InvalidParams(
+            f"memory.search: limit is {given.limit}, at most {routes.config.protocol.search_limit_max} "
+            "(config: protocol.search_limit_max)"
+        )
+    message = Search(
+        query=given.query,
+        limit=given.limit,
+        corpora=tuple(dict.fromkeys(given.corpora)) if given.corpora else CORPORA,
+        filters=_filters(given.filters),
+        mode=given.mode,
+        min_score=given.min_score,
+        explain=given.explain,
+        tenant=scope.tenant,
+    )
+    answer = await routes.ask("searcher", message, SearchAnswer, scope)
+    return msgspec.Raw(answer.body)
+
+
+def _filters(given: wire.SearchFilters) -> Filters:
+    return Filters(
+        session_ids=tuple(given.session_ids),
+        actors=tuple(given.actors),
+        kinds=tuple(given.kinds),
+        tags=tuple(given.tags),
+        since=None if given.since is None else parse_ts(given.since, "filters.since"),
+        until=None if given.until is None else parse_ts(given.until, "filters.until"),
+        path=given.path,
+        types=tuple(given.types),
+        scopes=tuple(given.scopes),
+    )
+
+
+async def _memory_get(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.MemoryGet)
+    if (given.id is None) == (given.path is None):
+        raise InvalidParams("memory.get: give either id or path")
+    if given.path is not None:
+        return await _read_document(routes, given.path, given.from_line or 1, given.lines, scope)
+    assert given.id is not None
+    found = await _event_or_unit(routes, given.id, scope)
+    if found is not None:
+        return found
+    match = CITATION.match(given.id)
+    if match is None:
+        raise NotFound(f"memory.get: no event or unit has the id {given.id!r}")
+    first = int(match["from"])
+    lines = int(match["to"] or first) - first + 1
+    return await _read_document(routes, match["path"], given.from_line or first, given.lines or max(1, lines), scope)
+
+
+async def _event_or_unit(routes: Routes, item_id: str, scope: Scope) -> object | None:
+    """Ask both owners at once; an owner that is away is an error only if the other does not have the item."""
+    found: list[object] = []
+    failures: list[BulkheadError] = []
+
+    async def ask(actor: str, corpus: str, message: Message) -> None:
+        try:
+            row = await routes.mailboxes[actor].ask(message, Row, deadline_ns=scope.deadline_ns)
+            found.append({"corpus": corpus, "item": _json(row)})
+        except (NotFound, InvalidParams):
+            pass
+        except BulkheadError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, "transcript_appender", "events", GetEvent(event_id=item_id, tenant=scope.tenant))
+        nursery.start_soon(ask, "core_writer", "units", GetUnit(unit_id=item_id, tenant=scope.tenant))
+    if not found and failures:
+        raise failures[0]
+    return found[0] if found else None
+
+
+async def _read_document(routes: Routes, path: str, from_line: int, lines: int | None, scope: Scope) -> object:
+    message = ReadDocument(path=path, from_line=from_line, lines=lines, tenant=scope.tenant)
+    row = await routes.ask("searcher", message, Row, scope)
+    return {"corpus": "documents", "item": _json(row)}
+
+
+# ---------------------------------------------------------------- sources and index
+
+
+async def _source_add(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SourceAdd)
+    message = AddSource(path=given.path, name=given.name, tenant=scope.tenant, request_id=given.request_id)
+    answer = await routes.ask("core_writer", message, Row, scope)
+    routes.hint()
+    return _json(answer)
+
+
+async def _source_list(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    answer = await routes.ask("core_writer", ListSources(tenant=scope.tenant), SourceRoots, scope)
+    return {
+        "sources": [
+            {
+                "source_id": each.source_id,
+                "path": each.path,
+                "name": each.name,
+                "added_at": format_ts(each.added_at),
+            }
+            for each in answer.sources
+        ]
+    }
+
+
+async def _source_remove(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.SourceRemove)
+    message = RemoveSource(source_id=given.source_id, tenant=scope.tenant, request_id=given.request_id)
+    answer = await routes.ask("core_writer", message, Row, scope)
+    routes.hint()
+    return _json(answer)
+
+
+async def _index_status(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return routes.health.index_status()
+
+
+async def _index_rebuild(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.IndexRebuild)
+    answer = await routes.ask("generation_builder", Rebuild(reason=given.reason), RebuildQueued, scope)
+    return {"build": answer.build, "already_running": answer.already_running}
+
+
+async def _index_rollback(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return _json(await routes.ask("generation_builder", RollbackIndex(), Row, scope))
+
+
+async def _index_verify(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return _json(await routes.ask("generation_builder", VerifyIndex(), Row, scope))
+
+
+async def _cache_stats(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return (await routes.ask("cache_manager", CacheStats(), Statistics, scope)).values
+
+
+async def _cache_trim(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.CacheTrim)
+    return (await routes.ask("cache_manager", TrimCache(bytes_max=given.bytes_max), Statistics, scope)).values
+
+
+async def _cache_clear(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return (await routes.ask("cache_manager", ClearCache(), Statistics, scope)).values
+
+
+async def _debug_hold_build(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.DebugHold)
+    await routes.ask("generation_builder", HoldBuild(stage=given.stage), Done, scope)
+    return {"stage": given.stage}
+
+
+def _json(row: Row) -> msgspec.Raw:
+    return msgspec.Raw(row.row)
+
+
+def _page(name: str, page: Rows) -> dict[str, object]:
+    return {name: msgspec.Raw(page.rows), "more": page.more}
+
+
+METHODS: dict[str, Method] = {
+    "hello": Method(wire.Hello, _hello),
+    "session.open": Method(wire.SessionOpen, _session_open, ordered=True),
+    "session.get": Method(wire.SessionRef, _session_get),
+    "session.list": Method(wire.SessionList, _session_list),
+    "session.close": Method(wire.SessionRef, _session_close, ordered=True),
+    "session.history": Method(wire.SessionHistory, _session_history),
+    "event.append": Method(wire.EventAppend, _event_append, ordered=True),
+    "event.append_many": Method(wire.EventAppendMany, _event_append_many, ordered=True),
+    "event.get": Method(wire.EventGet, _event_get),
+    "unit.put": Method(wire.UnitPut, _unit_put, ordered=True),
+    "unit.get": Method(wire.UnitGet, _unit_get),
+    "unit.history": Method(wire.UnitHistory, _unit_history),
+    "unit.list": Method(wire.UnitList, _unit_list),
+    "memory.search": Method(wire.MemorySearch, _memory_search),
+    "memory.get": Method(wire.MemoryGet, _memory_get),
+    "source.add": Method(wire.SourceAdd, _source_add, ordered=True),
+    "source.list": Method(wire.NoParams, _source_list),
+    "source.remove": Method(wire.SourceRemove, _source_remove, ordered=True),
+    "index.status": Method(wire.NoParams, _index_status),
+    "index.rebuild": Method(wire.IndexRebuild, _index_rebuild),
+    "index.rollback": Method(wire.NoParams, _index_rollback),
+    "index.verify": Method(wire.NoParams, _index_verify),
+    "cache.stats": Method(wire.NoParams, _cache_stats),
+    "cache.trim": Method(wire.CacheTrim, _cache_trim),
+    "cache.clear": Method(wire.NoParams, _cache_clear),
+    "system.status": Method(wire.NoParams, _status),
+    "system.health": Method(wire.NoParams, _health),
+    "system.metrics": Method(wire.NoParams, _metrics),
+    "system.drain": Method(wire.NoParams, _drain),
+    "debug.hold_build": Method(wire.DebugHold, _debug_hold_build, chaos_only=True),
+}

@@ -1,0 +1,3 @@
+"""The version, as pyproject.toml has it (a tidy test compares)."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,38 @@
+"""Async tests run under trio; two clocks to choose from. No plugin: these lines are all that is needed."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+
+@pytest.fixture
+def mock_clock() -> trio.testing.MockClock:
+    """Return a clock that only moves when the test moves it."""
+    return trio.testing.MockClock()
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """Return a clock that jumps to the next deadline when everybody waits. Never with threads or processes."""
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """Run a coroutine test under trio, on the clock that it asked for."""
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        pyfuncitem.obj = _in_trio(pyfuncitem.obj)
+    return (yield)
+
+
+def _in_trio(test: Callable[..., object]) -> Callable[..., object]:
+    def run(**arguments: object) -> object:
+        clocks = [value for value in arguments.values() if isinstance(value, trio.abc.Clock)]
+        return trio.run(partial(test, **arguments), clock=clocks[0] if clocks else None)  # type: ignore[arg-type]
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
