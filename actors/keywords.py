@@ -18,6 +18,7 @@ a young store is every term. Therefore each term is asked for alone and its shar
 two: exact, and 1.3 to 3 times the cost of one OR query (measured: 2 µs a posting, 60,000 rows).
 """
 
+import hashlib
 import math
 import sqlite3
 import time
@@ -46,9 +47,11 @@ REBUILDS_MAX = 3
 REBUILDS_WINDOW_S = 3600.0
 _RETRY_S = 5.0
 _SLICE_S = 30.0
+# Up to which size the file is read through at the start (5 ms a MiB), and FTS5's own check made (25 ms a MiB).
+_CHECK_BYTES_MAX = 64 * 1024 * 1024
 _INTEGRITY_BYTES_MAX = 8 * 1024 * 1024
 # What one posting of a term costs a search, and what it costs to count it: for choosing terms that fit the time.
-_POSTING_NS = 2500
+_POSTING_NS = 3000
 _COUNT_NS = 100
 
 KIND = FileKind(
@@ -58,13 +61,15 @@ KIND = FileKind(
     schema=f"""
         PRAGMA application_id = {0x62684B57};
         PRAGMA user_version = 1;
-        -- cursor: up to where the truth is indexed; documents: rows in the index; analyser; mark: what stood at cursor.
+        -- cursor: up to where the truth is indexed; mark: what stood there; seal: a hash of both; documents: rows in
+        -- the index; analyser: its version.
         CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
         CREATE VIRTUAL TABLE keywords USING fts5(terms, content = '', tokenize = "{FTS5_TOKENIZE}");
         CREATE VIRTUAL TABLE vocabulary USING fts5vocab(keywords, row);
     """,
     # Kept in step with the truth by its cursor, so losing the last commits to a power cut costs nothing.
     synchronous="NORMAL",
+    check_bytes_max=_CHECK_BYTES_MAX,
 )
 
 
@@ -182,6 +187,7 @@ class KeywordIndex:
     def catch_up(self, until: Until, rows_per_slice: int) -> int:
         """Index what the truth has more than the index, until the deadline; return the number of rows still missing."""
         latest = self._source.latest()
+        self._usable()  # if the file is a new one, the cursor stands at its beginning
         while self._cursor < latest and not until.expired() and self.advance(rows_per_slice):
             pass
         return max(0, latest - self._cursor)
@@ -208,7 +214,8 @@ class KeywordIndex:
     def find(self, question: Question, until: Until) -> Found:
         """Find the rows that hold any of the terms and fulfil the condition, the best first, the newer of equals first.
 
-        When the time does not suffice for all terms, the rarest are looked up.
+        When the time does not suffice for all terms, the rarest are looked up; when not even for one, in the newest
+        rows.
         """
         database = self._usable()
         if database is None:
@@ -217,8 +224,9 @@ class KeywordIndex:
             with database.during(until, "keyword search failed") as connection:
                 weights = _weights(connection, question.terms)
                 span, time_ns = self._cursor - question.newer_than, until.deadline_ns - time.monotonic_ns()
-                affordable = _affordable(weights, span, time_ns)
-                return Found(_hits(connection, affordable, question), complete=len(affordable) == len(weights))
+                affordable, rows = _affordable(weights, span, time_ns)
+                hits = _hits(connection, affordable, question._replace(newer_than=self._cursor - rows))
+                return Found(hits, complete=(len(affordable), rows) == (len(weights), span))
         except Interrupted:
             return Found([], complete=False)
         except StoreLost:
@@ -244,9 +252,8 @@ class KeywordIndex:
         """Open the file as it is; delete it and make a new one when it is outdated or damaged."""
         try:
             existing = self._open_file()
-            if self._fits(existing.connection):
+            if existing is not None:
                 return existing
-            existing.close()
         except (DiskFull, StoreBusy):
             return None
         except (BulkheadError, StoreLost, sqlite3.Error):
@@ -259,18 +266,21 @@ class KeywordIndex:
         except (BulkheadError, StoreLost, sqlite3.Error, OSError):
             return None
 
-    def _open_file(self) -> Database:
+    def _open_file(self) -> Database | None:
+        """Open the file, or make an empty one; None when it does not fit to the truth or the analyser."""
         database = Database(open_writer(self.path, KIND), self.path)
+        fits = False
         try:
             with database.during(Until.after(_SLICE_S), "opening the keyword index failed") as connection:
                 attach_reader(connection, self._truth, "truth")
                 _probe(connection, file_bytes(self.path))
                 if meta.read_text(connection, "analyser") is None:
                     meta.write(connection, "analyser", str(ANALYSER_VERSION))
-        except BaseException:
-            database.close()
-            raise
-        return database
+                fits = self._fits(connection)
+        finally:
+            if not fits:
+                database.close()
+        return database if fits else None
 
     def _fits(self, connection: sqlite3.Connection) -> bool:
         """Say whether the index was made by this analyser from this truth: a restored backup may be older or other."""
@@ -300,10 +310,7 @@ class KeywordIndex:
 
 
 def indexed_rows(path: Path) -> int:
-    """Return the cursor of an index without opening it for work; 0 when there is no readable one.
-
-    An index that knows of rows is the evidence that a truth which is missing or empty once held them.
-    """
+    """Return how far an index reaches without opening it for work; 0 when there is none that can be believed."""
     if not path.exists():
         return 0
     try:
@@ -311,20 +318,31 @@ def indexed_rows(path: Path) -> int:
     except sqlite3.Error:
         return 0
     try:
-        return meta.read_counter(connection, "cursor")
+        cursor, mark = meta.read_counter(connection, "cursor"), meta.read_text(connection, "mark") or ""
+        return cursor if meta.read_text(connection, "seal") == _seal(cursor, mark) else 0
     except (sqlite3.Error, ValueError):
         return 0
     finally:
         connection.close()
 
 
-def require_truth(truth: Path, what: str) -> None:
-    """Raise Quarantined when the truth is missing or empty although its keyword index knows rows of it."""
-    if file_bytes(truth) == 0 and (rows := indexed_rows(truth.with_name(FILE_NAME))) > 0:
+def require_rows(truth: Path, what: str, last: int) -> None:
+    """Raise Quarantined when the truth ends before its index does: rows that were acknowledged are gone.
+
+    The index only ever holds what was committed, with fsync, before. `last` is the number of the last row, 0 when the
+    file is missing or empty. A lost WAL, or a file deleted while the daemon was down, shows in nothing else.
+    """
+    indexed = indexed_rows(truth.with_name(FILE_NAME))
+    if last < indexed:
         raise Quarantined(
-            f"{what} {str(truth)!r} is missing or empty, but its keyword index covers {rows} rows of it",
-            hint=f"restore {truth.name} from a backup; a new, empty one is only begun where {FILE_NAME} is gone too",
+            f"{what} {str(truth)!r} ends at row {last}, but its keyword index covers {indexed}: rows are missing",
+            hint=f"restore {truth.name} from a backup; if you did so just now, remove {FILE_NAME}, which is made again",
         )
+
+
+def _seal(cursor: int, mark: str) -> str:
+    """Return what tells a cursor that we wrote from one that the disk made up: a truth is refused on its word."""
+    return hashlib.sha256(f"{cursor} {mark}".encode()).hexdigest()
 
 
 def _probe(connection: sqlite3.Connection, size: int) -> None:
@@ -346,6 +364,7 @@ def _write_slice(connection: sqlite3.Connection, part: Slice) -> None:
     meta.write(connection, "documents", documents + len(part.added) - len(removed))
     meta.write(connection, "cursor", part.cursor)
     meta.write(connection, "mark", part.mark)
+    meta.write(connection, "seal", _seal(part.cursor, part.mark))
 
 
 def _is_indexed(connection: sqlite3.Connection, rowid: int) -> bool:
@@ -372,14 +391,14 @@ def _factor(total: int, documents: int) -> float:
     return -math.log1p(ratio) / (idf_of_fts5 if idf_of_fts5 > 0 else 1e-6)
 
 
-def _affordable(weights: Sequence[_Weight], span: int, time_ns: int) -> Sequence[_Weight]:
-    """Return the rarest terms whose postings can be read in the time; one at least."""
+def _affordable(weights: Sequence[_Weight], span: int, time_ns: int) -> tuple[Sequence[_Weight], int]:
+    """Return how many of the terms, the rarest, and of the newest `span` rows can be read in the time."""
     cost = 0
     for index, weight in enumerate(weights):
         cost += min(weight.documents, span) * _POSTING_NS + weight.documents * _COUNT_NS
-        if cost > time_ns and index > 0:
-            return weights[:index]
-    return weights
+        if cost > time_ns:
+            return (weights[:index], span) if index > 0 else (weights[:1], min(span, max(0, time_ns) // _POSTING_NS))
+    return weights, span
 
 
 def _hits(connection: sqlite3.Connection, weights: Sequence[_Weight], question: Question) -> list[Hit]:

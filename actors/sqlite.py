@@ -13,6 +13,7 @@ Promises:
 Not in here: SQL about anything that a room stores.
 """
 
+import os
 import re
 import sqlite3
 import stat
@@ -99,6 +100,7 @@ class FileKind:
     journal_bytes_max: int = 16 * 1024 * 1024
     incremental_vacuum: bool = False
     secure_delete: bool = True
+    check_bytes_max: int = QUICK_CHECK_BYTES_MAX
 
 
 def read_schema(package: str) -> str:
@@ -107,8 +109,10 @@ def read_schema(package: str) -> str:
 
 
 def prepare_directory(path: Path) -> None:
-    """Create the folder of a room, readable by its owner only."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Create the folder of a room, readable by its owner only; its name is durable on return."""
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _fsync_directory(path.parent)
 
 
 # ---------------------------------------------------------------- opening
@@ -170,6 +174,14 @@ def open_reader(path: Path, kind: FileKind) -> sqlite3.Connection:
 def attach_reader(connection: sqlite3.Connection, path: Path, name: str) -> None:
     """Let a connection read another file of its room as schema `name`. The file can't be written through it."""
     connection.execute(f"ATTACH DATABASE :uri AS {name}", {"uri": _uri(path, "ro")})
+
+
+def _fsync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _require_version() -> None:
@@ -260,6 +272,7 @@ def _apply_schema(connection: sqlite3.Connection, kind: FileKind) -> None:
         if _is_fresh(connection):
             for statement in _statements(kind.schema):
                 connection.execute(statement)
+        # The first sync of a new WAL syncs the folder too, so the names of both files are durable with this.
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
@@ -295,7 +308,7 @@ class _Step(Protocol):
 
 def _check_quickly(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     """Read every page of a file of moderate size and refuse it when SQLite finds damage."""
-    if path.stat().st_size >= QUICK_CHECK_BYTES_MAX:
+    if path.stat().st_size >= kind.check_bytes_max:
         return
     (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if finding != "ok":

@@ -20,7 +20,7 @@ import msgspec
 
 from actors import keywords, meta
 from actors.child import CallContext, StoreLost
-from actors.errors import DiskFull, Interrupted, StoreBusy
+from actors.errors import BulkheadError
 from actors.messages import Message
 from actors.settings import RoomSetup
 from actors.sqlite import (
@@ -65,7 +65,7 @@ class TruthRoom:
         self._databases: dict[str, Database] = {}
         self._written_at = 0.0
         self._checkpointed = 0
-        self._paused_until = 0.0
+        self._paused_until = dict.fromkeys(self.lanes.values(), 0.0)
         self._upkeep_at = 0.0
         self._reading = False
 
@@ -75,8 +75,11 @@ class TruthRoom:
         """Return what the keyword index follows; it is called within calls of the `read` lane."""
         raise NotImplementedError
 
-    def prepare(self, connection: Connection) -> None:
-        """Read what the writer keeps in memory, and check what must hold; runs in a transaction at the start."""
+    def prepare(self, connection: Connection) -> int:
+        """Check what must hold, read what the writer keeps in memory, return the number of the last row.
+
+        Runs in a transaction at the start. Raises Quarantined.
+        """
         raise NotImplementedError
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
@@ -126,17 +129,17 @@ class TruthRoom:
 
     def idle(self, lane: str) -> bool:
         """Do a slice of upkeep (write) or of indexing (read)."""
-        call = Until.after(_IDLE_SLICE_S)
-        if lane == "read":
-            with self._databases[lane].during(call, "keyword index failed"):
-                return self.index.advance(self.slice_rows)
-        if time.monotonic() < self._paused_until:
+        if time.monotonic() < self._paused_until[lane]:
             return False
+        call = Until.after(_IDLE_SLICE_S)
         try:
             with self._databases[lane].during(call, "upkeep failed") as connection:
+                if lane == "read":
+                    return self.index.advance(self.slice_rows)
                 return self._upkeep_in_turn(connection, call) or self._tend_wal(connection)
-        except (DiskFull, StoreBusy, Interrupted):
-            self._paused_until = time.monotonic() + _PAUSE_S
+        except BulkheadError:
+            # The disk is full or busy, which is nobody's mistake: another time. Calls find out for themselves.
+            self._paused_until[lane] = time.monotonic() + _PAUSE_S
             return False
 
     def close(self, lane: str) -> None:
@@ -165,14 +168,15 @@ class TruthRoom:
 
     def _open_writer(self) -> None:
         prepare_directory(self.path.parent)
-        keywords.require_truth(self.path, self.kind.name)
+        if file_bytes(self.path) == 0:
+            keywords.require_rows(self.path, self.kind.name, 0)
         database = Database(open_writer(self.path, self.kind), self.path)
         call = Until.after(_IDLE_SLICE_S)
         try:
             with database.during(call, f"opening {self.kind.name} failed") as connection, transaction(connection, call):
                 if self.setup.identity:
                     meta.adopt_identity(connection, self.setup.identity, repr(str(self.path)))
-                self.prepare(connection)
+                keywords.require_rows(self.path, self.kind.name, self.prepare(connection))
         except StoreLost as lost:
             database.close()
             raise lost.error from lost
@@ -196,7 +200,7 @@ class TruthRoom:
         changes = connection.total_changes
         if wal_bytes(self.path) > self._wal_bytes_max and not self._reading:
             if not checkpoint(connection, "TRUNCATE"):
-                self._paused_until = time.monotonic() + _PAUSE_S
+                self._paused_until["write"] = time.monotonic() + _PAUSE_S
         elif changes != self._checkpointed:
             checkpoint(connection, "PASSIVE")
         self._checkpointed = changes

@@ -121,13 +121,25 @@ class Client:
 
 
 @asynccontextmanager
+async def _reading(client: Client) -> AsyncIterator[Client]:
+    """Read in the background. What the body raises comes out as it is, not inside a group."""
+    raised: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        try:
+            yield client
+        except Exception as error:
+            raised = error
+        nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised
+
+
+@asynccontextmanager
 async def open_socket(path: str) -> AsyncIterator[Client]:
     """Connect to a daemon's socket."""
-    async with await trio.open_unix_socket(path) as stream, trio.open_nursery() as nursery:
-        client = Client(stream, stream)
-        await nursery.start(client.run)
+    async with await trio.open_unix_socket(path) as stream, _reading(Client(stream, stream)) as client:
         yield client
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -148,11 +160,8 @@ async def open_bridge(data: Path, config: Path | None = None) -> AsyncIterator[C
     process.stdin.close()
     process.stdout.close()
     try:
-        async with send, receive, trio.open_nursery() as nursery:
-            client = Client(send, receive)
-            await nursery.start(client.run)
+        async with send, receive, _reading(Client(send, receive)) as client:
             yield client
-            nursery.cancel_scope.cancel()
     finally:
         process.terminate()
         process.wait()

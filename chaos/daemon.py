@@ -66,11 +66,8 @@ class Daemon:
         pid = self.pid()
         if pid is not None:
             kill(pid)
-        self.reap()
-
-    def reap(self) -> None:
-        """Collect our child, if it has ended."""
-        if self.process is not None and self.process.poll() is not None:
+        if self.process is not None and self.process.pid == pid:
+            self.process.wait(10)
             self.process = None
 
     async def stop(self) -> None:

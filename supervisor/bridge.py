@@ -123,6 +123,8 @@ class Bridge:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        # A daemon that was started here is a child, and is collected as soon as it ends.
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         return reader
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -179,6 +181,7 @@ class Bridge:
         if fd == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.read(fd, READ_BYTES)
+            reap()
         elif fd == self._parent_fd:
             self._parent_ended()
         elif self._connector is not None and fd == self._connector.fileno():
@@ -289,7 +292,6 @@ class Bridge:
             return
         self._socket.close()
         self._socket = None
-        reap()
         self._relay.lost()
         now = time.monotonic()
         steady = now - self._connected_at >= STEADY_S

@@ -152,7 +152,9 @@ class Client:
             incoming = _decoder.decode(self._read_line(connection, expires))
             if incoming.method == "notifications/progress" and on_progress is not None:
                 on_progress(incoming.params or {})
-            if incoming.method is not None or incoming.id != request_id:
+            # There is one request at a time, so a refusal of a line that could not be read is about ours.
+            mine = incoming.id == request_id or (incoming.id is None and incoming.error is not None)
+            if incoming.method is not None or not mine:
                 continue
             if incoming.error is not None:
                 raise RequestFailed(incoming.error.code, incoming.error.message, incoming.error.data)

@@ -223,3 +223,9 @@ class DebugHold(Params, frozen=True, kw_only=True):
     """debug.hold_build"""
 
     stage: str | None = None
+
+
+class DebugWriteStdout(Params, frozen=True, kw_only=True):
+    """debug.write_stdout"""
+
+    text: str

@@ -4,7 +4,9 @@ A route validates, stamps the deadline, asks one actor, and shapes the answer. I
 a worker made as JSON are passed on undecoded. Tenant and principal come from the connection, never from parameters.
 """
 
+import os
 import re
+import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -571,6 +573,16 @@ async def _debug_hold_build(routes: Routes, given: wire.Params, scope: Scope) ->
     return {"stage": given.stage}
 
 
+async def _debug_modules(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return {"modules": sorted(sys.modules)}
+
+
+async def _debug_write_stdout(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.DebugWriteStdout)
+    os.write(1, given.text.encode("utf-8", "backslashreplace"))
+    return {"written": len(given.text)}
+
+
 def _json(row: Row) -> msgspec.Raw:
     return msgspec.Raw(row.row)
 
@@ -610,4 +622,6 @@ METHODS: dict[str, Method] = {
     "system.metrics": Method(wire.NoParams, _metrics),
     "system.drain": Method(wire.NoParams, _drain),
     "debug.hold_build": Method(wire.DebugHold, _debug_hold_build, chaos_only=True),
+    "debug.modules": Method(wire.NoParams, _debug_modules, chaos_only=True),
+    "debug.write_stdout": Method(wire.DebugWriteStdout, _debug_write_stdout, chaos_only=True),
 }

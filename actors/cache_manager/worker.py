@@ -11,7 +11,7 @@ import msgspec
 from actors.cache_manager import store
 from actors.cache_manager.file import CacheFile
 from actors.child import CallContext, StoreLost, serve
-from actors.errors import DiskFull, Interrupted, InvalidParams, StoreBusy
+from actors.errors import BulkheadError, DiskFull, InvalidParams
 from actors.frames import Setup
 from actors.messages import (
     CacheManagerMessage,
@@ -32,6 +32,7 @@ Facts = dict[str, int | float | str | bool | None]
 DIMENSIONS_MAX = 65_536
 _TOUCHED_MAX = 100_000
 _VACUUM_PAGES = 64
+_EVICT_ROWS_MIN = 8
 _QUIET_S = 1.0
 _PAUSE_S = 5.0
 _IDLE_SLICE_S = 5.0
@@ -95,7 +96,7 @@ class CacheRoom:
         try:
             with self._file.writer().during(call, "upkeep failed") as connection:
                 return self._upkeep(connection, call)
-        except (DiskFull, StoreBusy, Interrupted):
+        except BulkheadError:
             self._paused_until = time.monotonic() + _PAUSE_S
         except StoreLost:
             self._file.replace()
@@ -225,9 +226,12 @@ class CacheRoom:
 
     def _evict_slice(self, connection: Connection, bytes_max: int) -> bool:
         """Evict a slice if more than `bytes_max` are in use; return whether it did."""
-        if store.used_bytes(connection) <= bytes_max:
+        excess = store.used_bytes(connection) - bytes_max
+        if excess <= 0:
             return False
-        evicted = store.evict(connection, self._limits.evict_slice_rows)
+        # A row that goes frees about a page, so this is not much more than has to go.
+        rows = min(self._limits.evict_slice_rows, max(_EVICT_ROWS_MIN, excess // store.PAGE_BYTES))
+        evicted = store.evict(connection, rows)
         self._counters["evicted"] += evicted
         return evicted > 0
 

@@ -1,5 +1,6 @@
 """Sessions: opened and closed by clients, adopted from the transcript. Statements and rules; times in µs."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from actors.messages import SessionActivity
 from actors.rows import encode_row, raw_json, rfc3339
 
 _COLUMNS = "session_id, status, title, agent, meta, created_at, updated_at, last_active_at, closed_at, last_seq, events"
+# Where a row stands in the list: its last activity in µs, and its id, which may hold anything.
+_CURSOR = re.compile(r"(-?[0-9]{1,18})\.(.*)", re.DOTALL)
 
 
 class SessionRow(NamedTuple):
@@ -181,9 +184,9 @@ def _position(before: str | None) -> tuple[int, str]:
     """Return where a page begins; without a cursor, above every session."""
     if before is None:
         return 2**63 - 1, ""
-    time, dot, session_id = before.partition(".")
-    if not dot or not time.lstrip("-").isdecimal() or len(time) > 19:
+    match = _CURSOR.fullmatch(before)
+    if match is None:
         raise InvalidParams(
             f"session.list refused: before is {before!r}, it must be the cursor of a row that was listed"
         )
-    return int(time), session_id
+    return int(match[1]), match[2]

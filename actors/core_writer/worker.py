@@ -90,7 +90,7 @@ class CoreRoom(TruthRoom):
         """Return the changes of units."""
         return UnitSource(self.reader)
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: Connection) -> int:
         """Check that no change was lost: the counter and the rows were written in the same transactions."""
         counted, present = meta.read_counter(connection, store.CORE_SEQ), units.last_core_seq(connection)
         if counted != present:
@@ -98,6 +98,7 @@ class CoreRoom(TruthRoom):
                 f"core {str(self.path)!r} counts {counted} changes of units, the last one there is {present}",
                 hint="the file is kept as it is; restore it from a backup",
             )
+        return present
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Change something, in one transaction."""

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
+from actors.embedding.failures import InputRefused, Late, Limited, Unreachable
 from actors.embedding.openai_http import (
     Meaning,
     WrongAnswer,
@@ -35,24 +36,6 @@ from actors.settings import EmbeddingSettings
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 # A kept connection that the other side has closed meanwhile shows as one of these; a second attempt makes a new one.
 _STALE = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
-
-
-class Unreachable(EmbeddingUnavailable):
-    """There was no connection, or the service said that it is down."""
-
-
-class Late(EmbeddingUnavailable):
-    """There was no complete answer before the deadline."""
-
-
-class Limited(EmbeddingUnavailable):
-    """The endpoint wants to be left alone for `retry_after_ms`."""
-
-
-class InputRefused(EmbeddingUnavailable):
-    """The endpoint does not take these texts: too many, too long, or one of them."""
-
-    retryable = False
 
 
 class Endpoint:

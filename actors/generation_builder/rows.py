@@ -15,7 +15,8 @@ from actors.errors import BuildFailed
 from actors.generation import document_path, embedded_text
 from actors.generation_builder.chunk import Chunk, ChunkLimits, cut_text, heading_path
 from actors.messages import SourceRoot
-from actors.text import analyse, clean, date_terms, index_text
+from actors.terms import event_terms, unit_terms
+from actors.text import analyse, clean, index_text
 
 ID_HEX_CHARS = 32
 
@@ -47,6 +48,7 @@ class UnitRow(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     session_id: str | None = None
     tags: list[str] | None = None
+    facts: dict[str, object] | None = None
     tenant: str = "default"
 
 
@@ -96,7 +98,6 @@ def decode_units(page: bytes) -> list[UnitRow]:
 
 def event_rows(event: EventRow, limits: ChunkLimits) -> Iterator[TableRow]:
     """Yield the rows of an event; its date is among the terms of each, so that it is found by the day."""
-    date = date_terms(event.ts)
     for part, text in enumerate(cut_text(clean(event.content), limits)):
         yield TableRow(
             id=event.event_id,
@@ -110,13 +111,13 @@ def event_rows(event: EventRow, limits: ChunkLimits) -> Iterator[TableRow]:
             kind=event.kind,
             tags=event.tags or [],
             text=text,
-            terms=index_text([*analyse(text), *date]),
+            terms=index_text(event_terms(text, event.ts)),
             hash=text_hash(text),
         )
 
 
 def unit_rows(unit: UnitRow, limits: ChunkLimits) -> Iterator[TableRow]:
-    """Yield the rows of a unit."""
+    """Yield the rows of a unit; the words of its facts and tags are among the terms of each."""
     for part, text in enumerate(cut_text(clean(unit.text), limits)):
         yield TableRow(
             id=unit.unit_id,
@@ -130,7 +131,7 @@ def unit_rows(unit: UnitRow, limits: ChunkLimits) -> Iterator[TableRow]:
             type=unit.type,
             tags=unit.tags or [],
             text=text,
-            terms=index_text(analyse(text)),
+            terms=index_text(unit_terms(text, unit.facts, unit.tags or [])),
             hash=text_hash(text),
         )
 

@@ -10,6 +10,7 @@ The rules:
 """
 
 import shutil
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -131,9 +132,14 @@ def _suspect(folder: Path, error: GenerationSuspect) -> Skip:
 
 
 def _put_right(index: Path, pointed: Pointer | None, current: GenerationRef | None) -> None:
-    """Make CURRENT say what is served, so that a restart does not decide anew."""
-    if current is None:
-        (index / generations.CURRENT).unlink(missing_ok=True)
-    elif pointed != Pointer(generation=current.generation):
-        with storage_errors("writing CURRENT"):
+    """Make CURRENT say what is served, so that a restart does not decide anew.
+
+    On a full disk it cannot, and a restart has to: that is no reason to serve nothing now.
+    """
+    try:
+        if current is None:
+            (index / generations.CURRENT).unlink(missing_ok=True)
+        elif pointed != Pointer(generation=current.generation):
             generations.write_current(index, Pointer(generation=current.generation))
+    except OSError as error:
+        print(f"{generations.CURRENT} not put right: {error}", file=sys.stderr)

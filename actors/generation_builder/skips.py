@@ -50,7 +50,7 @@ class SkipList:
             self._more += 1
 
     def extend(self, skips: list[Skip]) -> None:
-        """List skips that were found elsewhere; their closing and counting lines are taken in."""
+        """List skips that were found elsewhere; what their list had no room for is counted here."""
         for skip in skips:
             if skip.reason == MORE:
                 self._more += int(skip.detail.split()[0])

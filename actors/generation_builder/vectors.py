@@ -1,8 +1,9 @@
 """The vectors that a build has to give: hash to vector, the vectors in a scratch file, the hashes in memory.
 
-They come from the generation before and from the cache; only sound ones are kept (finite, and of length 1 when the
-embedding says so). A damaged vector is treated as a missing one: it is embedded again, instead of failing the
-self-test of every build from now on. About 150 bytes of memory a vector, whatever its dimensions.
+They come from the generation before and from the cache, which is asked once for each. Only sound ones are kept
+(finite, and of length 1 when the embedding says so). A damaged vector is treated as a missing one: it is embedded
+again, instead of failing the self-test of every build from now on. About 150 bytes of memory a vector, whatever its
+dimensions.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class VectorBook:
         self._path = path
         self._normalised = normalised
         self._places: dict[bytes, int] = {}
+        self._asked: set[bytes] = set()
         self._file = path.open("wb", buffering=1 << 20)
 
     def __contains__(self, key: bytes) -> bool:
@@ -35,6 +37,13 @@ class VectorBook:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def ask(self, key: bytes) -> bool:
+        """Say whether the vector is to be asked for: it is not here, and was not asked for before."""
+        if key in self._places or key in self._asked:
+            return False
+        self._asked.add(key)
+        return True
 
     def add(self, keys: Sequence[bytes], vectors: "Matrix") -> None:
         """Add vectors, row i for keys[i]; unsound ones and hashes that are there already are passed over."""

@@ -183,9 +183,9 @@ class GenerationBuilderRoom:
     def _step(self, draft: Draft, message: Message, call: CallContext) -> msgspec.Struct:
         match message:
             case StageEvents():
-                return draft.stage_events(message.rows)
+                return draft.stage_events(message.rows, call)
             case StageUnits():
-                return draft.stage_units(message.rows)
+                return draft.stage_units(message.rows, call)
             case StageDocuments():
                 return draft.stage_documents(message.files_max, call)
             case StageVectors():
@@ -210,10 +210,11 @@ class GenerationBuilderRoom:
         try:
             yield
         except BulkheadError as error:
-            deleted = not draft.in_place()
-            self._drop_draft()
-            if deleted and not isinstance(error, Interrupted):
-                raise BuildFailed(f"generation {draft.number}: its folder was deleted while it was built") from error
+            try:
+                if not isinstance(error, Interrupted):
+                    draft.require_folder()  # the better reason, when that is what was behind the error
+            finally:
+                self._drop_draft()
             raise
 
     def _drop_draft(self) -> None:

@@ -11,15 +11,16 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from actors.errors import InvalidParams, NotFound
 from actors.messages import ReadLines, SourceRoot
+from actors.notes import NotText, encoding_of
 
 BLOCK_BYTES = 1 << 20
 PATH_CHARS_MAX = 4096
-_BOM = b"\xef\xbb\xbf"
 
 
 class DocumentLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +56,14 @@ def read_lines(request: ReadLines, limits: DocumentLimits, check: Callable[[], N
     first = max(1, request.from_line)
     wanted = limits.lines_max if request.lines is None else min(max(1, request.lines), limits.lines_max)
     capped = request.lines is None or request.lines > limits.lines_max
-    fd = _open_note(request.path, request.sources, limits.suffixes)
+    page = _Page(first, wanted, limits.bytes_max)
     try:
-        page = _Page(first, wanted, limits.bytes_max)
-        for block in _blocks(fd, check):
-            page.feed(block)
-    finally:
-        os.close(fd)
+        with _open_note(request.path, request.sources, limits.suffixes) as file:
+            for block in _blocks(file, check):
+                page.feed(block)
+    except OSError as error:
+        # An online-only placeholder or a failing disk: the file is there, and now is not the time.
+        raise NotFound(f"document could not be read: {error.strerror}", hint="try again later") from error
     page.end()
     last = first + len(page.lines) - 1
     more = last < page.total
@@ -77,7 +79,7 @@ def read_lines(request: ReadLines, limits: DocumentLimits, check: Callable[[], N
     return msgspec.json.encode(answer)
 
 
-def _open_note(path: str, sources: Sequence[SourceRoot], suffixes: tuple[str, ...]) -> int:
+def _open_note(path: str, sources: Sequence[SourceRoot], suffixes: tuple[str, ...]) -> BinaryIO:
     """Open the note that `path` names, for reading, or refuse without saying why."""
     if not path or "\0" in path or len(path) > PATH_CHARS_MAX:
         raise InvalidParams(f"read refused: path of {len(path)} characters, valid are 1 to {PATH_CHARS_MAX}, no NUL")
@@ -85,9 +87,9 @@ def _open_note(path: str, sources: Sequence[SourceRoot], suffixes: tuple[str, ..
         real = Path(os.path.realpath(candidate))
         # The name decides whether it is a note, as in the scan; the resolved path decides where it lies.
         if candidate.name.lower().endswith(suffixes) and real.is_relative_to(root):
-            fd = _open_regular(real)
-            if fd is not None:
-                return fd
+            file = _open_regular(real)
+            if file is not None:
+                return file
     raise NotFound(
         f"document {path!r} is not a readable note under the registered sources", hint="`source.list` names the roots"
     )
@@ -102,7 +104,7 @@ def _candidates(path: str, sources: Sequence[SourceRoot]) -> Iterator[tuple[Path
     yield from ((root, root / asked) for root, _ in roots)  # an absolute path stays itself
 
 
-def _open_regular(real: Path) -> int | None:
+def _open_regular(real: Path) -> BinaryIO | None:
     """Open a resolved path if it is a regular file.
 
     O_NOFOLLOW: a symlink put there since it was resolved is refused. O_NONBLOCK: a FIFO must not hang the lane.
@@ -112,22 +114,36 @@ def _open_regular(real: Path) -> int | None:
     except OSError:
         return None
     if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
+        return os.fdopen(fd, "rb")
     os.close(fd)
     return None
 
 
-def _blocks(fd: int, check: Callable[[], None]) -> Iterator[bytes]:
-    """Yield the file in blocks, without its byte order mark."""
+def _blocks(file: BinaryIO, check: Callable[[], None]) -> Iterator[bytes]:
+    """Yield the file in blocks of UTF-8 without a byte order mark, whatever its encoding is.
+
+    The encoding is found as the builder finds it. What is not text at all is read as UTF-8 with replacements: nobody
+    indexed it, but who asks for a file of notes by name may see what is in it.
+    """
     try:
-        if block := os.read(fd, BLOCK_BYTES):
-            yield block.removeprefix(_BOM)
-        while block := os.read(fd, BLOCK_BYTES):
-            check()
-            yield block
-    except OSError as error:
-        # An online-only placeholder or a failing disk: the file is there, and now is not the time.
-        raise NotFound(f"document could not be read: {error.strerror}", hint="try again later") from error
+        encoding = encoding_of(file, check)
+    except NotText:
+        encoding = "utf-8"
+    if encoding not in ("utf-8", "utf-8-sig"):
+        yield from _recoded(file, codecs.getincrementaldecoder(encoding)("replace"), check)
+        return
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
+    while block := file.read(BLOCK_BYTES):
+        yield block
+        check()
+
+
+def _recoded(file: BinaryIO, decoder: codecs.IncrementalDecoder, check: Callable[[], None]) -> Iterator[bytes]:
+    while block := file.read(BLOCK_BYTES):
+        if text := decoder.decode(block):
+            yield text.encode("utf-8", "replace")
+        check()
 
 
 class _Page:

@@ -2,13 +2,16 @@
 
 The list is a conjunction over a whitelist of columns and operators; `store.py` turns each condition into a LanceDB
 expression with literal values. The tenant comes from the connection's principal and is always the first condition:
-there is no way to ask for a search without one, and nothing in `Filters` can take it away or widen it.
+there is no way to ask for a search without one, and nothing in `Filters` can take it away or widen it. The counterpart
+for the truth is `actors/filters.py`; the two agree on which member applies to which corpus.
 """
 
 from typing import Literal
 
 import msgspec
 
+from actors.errors import InvalidParams
+from actors.filters import VALUES_MAX
 from actors.messages import Corpus, Filters
 
 Operator = Literal["eq", "any_of", "at_least", "below", "starts_with", "has"]
@@ -31,9 +34,13 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def conditions(filters: Filters, tenant: str, corpus: Corpus) -> list[Condition] | None:
-    """Return what a row of the corpus must fulfil, or None when a given member rules the whole corpus out."""
+    """Return what a row of the corpus must fulfil, or None when a given member rules the whole corpus out.
+
+    Raises InvalidParams when the members name more than VALUES_MAX values.
+    """
     if any(getattr(filters, member) for member in _ruling_out(corpus)):
         return None
+    _check_count(filters)
     found = [Condition("tenant", "eq", tenant)]
     found += _any_of("session_id", filters.session_ids)
     found += _any_of("actor", filters.actors)
@@ -76,6 +83,13 @@ def _ruling_out(corpus: Corpus) -> tuple[str, ...]:
 def _int64(number: int) -> int:
     """Bring a number into the range of the column; beyond it the comparison would be done in floating point."""
     return max(-(2**63), min(number, 2**63 - 1))
+
+
+def _check_count(filters: Filters) -> None:
+    lists = (filters.session_ids, filters.actors, filters.kinds, filters.tags, filters.types, filters.scopes)
+    count = sum(map(len, lists))
+    if count > VALUES_MAX:
+        raise InvalidParams(f"search refused: filters name {count} values, the limit is {VALUES_MAX}")
 
 
 def _any_of(column: Column, values: tuple[str, ...]) -> list[Condition]:

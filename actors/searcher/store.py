@@ -9,7 +9,6 @@ LanceDB is imported on the first load, which takes seconds. Its async interface 
 the synchronous one costs 2 ms more for each query and cannot do the three corpora at once.
 """
 
-import asyncio
 import math
 import threading
 import time
@@ -26,6 +25,8 @@ from actors.messages import CORPORA, Candidate, Corpus, EmbeddingIdentity, Filte
 from actors.searcher.lance_filters import Condition, conditions, prefix_end
 
 if TYPE_CHECKING:
+    import asyncio
+
     from lancedb.expr import Expr
     from lancedb.query import AsyncStandardQuery
     from lancedb.table import AsyncTable
@@ -203,6 +204,8 @@ async def _search_tables(
     opened: OpenGeneration, question: Question, score: str, start: "Callable[[Corpus], AsyncStandardQuery]"
 ) -> list[tuple[Corpus, list[Row]]]:
     """Ask every corpus that the filters do not rule out, all at the same time."""
+    import asyncio
+
     asked = []
     for corpus in dict.fromkeys(question.corpora):
         needed = conditions(question.filters, question.tenant, corpus)
@@ -324,11 +327,17 @@ def _brief(error: Exception) -> str:
 
 
 class _EventLoop:
-    """An asyncio event loop on a thread of its own, to which any thread gives work and waits."""
+    """An asyncio event loop on a thread of its own, to which any thread gives work and waits. Started on first use."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="lance-loop", daemon=True).start()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
 
     def run(self, work: "Coroutine[object, object, Result]") -> Result:
+        import asyncio
+
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="lance-loop", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 import msgspec
 
 from actors.child import CallContext, serve
-from actors.embedding import open_embedder, resolve_identity
-from actors.embedding.identity import REMOTE
 from actors.errors import BulkheadError
 from actors.frames import Setup
 from actors.messages import (
@@ -28,7 +26,6 @@ from actors.messages import (
 )
 from actors.searcher.documents import DocumentLimits, read_lines
 from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
-from actors.searcher.search import Searching
 from actors.searcher.store import GenerationStore
 from actors.settings import RoomSetup
 
@@ -86,6 +83,8 @@ class SearcherRoom:
         """Do nothing: nothing is ever written here."""
 
     def _search(self, query: Query, call: CallContext) -> msgspec.Struct:
+        from actors.searcher.search import Searching
+
         searching = Searching(
             query,
             store=self._store,
@@ -97,6 +96,8 @@ class SearcherRoom:
 
     def _warm_up(self) -> None:
         """Load what takes seconds. A model that cannot be opened is no reason to stay cold: every reply will say so."""
+        import actors.searcher.search  # noqa: F401
+
         self._store.warm_up()
         try:
             self._vectors.warm_up()
@@ -105,6 +106,9 @@ class SearcherRoom:
 
     def _open_embedder(self) -> QueryEmbedder | None:
         """Open the model of this machine; None when there is to be none, or when it is remote: the daemon asks that."""
+        from actors.embedding import open_embedder, resolve_identity
+        from actors.embedding.identity import REMOTE
+
         identity = resolve_identity(self._setup.embedding)
         if identity is None or identity.provider == REMOTE:
             return None

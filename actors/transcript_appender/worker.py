@@ -73,7 +73,7 @@ class TranscriptRoom(TruthRoom):
         """Return the events."""
         return EventSource(self.reader)
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: Connection) -> int:
         """Check that the tail has no gap, and read the clock."""
         last = store.last_seq(connection)
         present = store.count_last(connection, _TAIL_ROWS)
@@ -83,6 +83,7 @@ class TranscriptRoom(TruthRoom):
                 hint="the file is kept as it is; restore it from a backup",
             )
         self._appender.load(connection)
+        return last
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Append."""
@@ -136,14 +137,14 @@ class TranscriptRoom(TruthRoom):
 
 
 def _batch_result(results: list[AppendResult | BulkheadError]) -> BatchResult:
-    return BatchResult(
-        outcomes=[
-            AppendOutcome(error=msgspec.Raw(msgspec.msgpack.encode(result.info())))
-            if isinstance(result, BulkheadError)
-            else AppendOutcome(result=result)
-            for result in results
-        ]
-    )
+    return BatchResult(outcomes=[_outcome(result) for result in results])
+
+
+def _outcome(result: AppendResult | BulkheadError) -> AppendOutcome:
+    if isinstance(result, AppendResult):
+        return AppendOutcome(result=result)
+    encoded = msgspec.msgpack.encode(result.info())
+    return AppendOutcome(error=msgspec.Raw(msgspec.msgpack.encode(encoded)))
 
 
 def _get_event(connection: Connection, message: GetEvent) -> Row:

@@ -8,7 +8,7 @@ verbs: `service` (init serve stop stdio status), `notes` (add), `memory` (search
 import sys
 
 from supervisor.cli import index, memory, notes, service
-from supervisor.cli.answers import BROKEN_PIPE, INTERRUPTED, explain, prepare_output, quiet_stdout
+from supervisor.cli.answers import BROKEN_PIPE, FAILED, INTERRUPTED, explain, note, prepare_output, quiet_stdout
 from supervisor.cli.arguments import Verbs
 from supervisor.client import DaemonUnavailable, RequestFailed
 
@@ -31,4 +31,8 @@ def main(arguments: list[str]) -> int:
         # `bulkhead search … | head` is no error.
         quiet_stdout()
         return BROKEN_PIPE
+    except OSError as error:
+        note(f"bulkhead: result not written: {error.strerror or error}")
+        quiet_stdout()
+        return FAILED
     return code

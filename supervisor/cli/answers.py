@@ -13,6 +13,7 @@ import time
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from supervisor.client import Client, DaemonUnavailable, RequestFailed
 
@@ -26,9 +27,13 @@ _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def prepare_output() -> None:
-    """Make stdout and stderr accept every text."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    """Make stdout and stderr accept every text; what is closed becomes a place where text gets lost."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8", errors="replace")  # noqa: SIM115 (for good)
+            setattr(sys, name, nowhere)
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
 
 

@@ -86,7 +86,8 @@ class _Bar:
             self._close()
             self._open(stage, total)
         if self._bar is not None:
-            self._bar.update(number(building, "done") - self._bar.n)
+            self._bar.n = number(building, "done")
+            self._bar.refresh()
 
     def _open(self, stage: object, total: int) -> None:
         from tqdm import tqdm

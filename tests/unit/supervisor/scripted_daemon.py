@@ -102,6 +102,9 @@ def _answer(data: Path, client: socket.socket, request: dict[str, Any], seen: li
             _send(client, {"id": request["id"], "result": {"draining": True}})
             time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL)
+        case "nameless":
+            _send(client, {"id": None, "error": {"code": -32700, "message": "parse error"}})
+            return
         case "progress":
             _send(client, {"method": "notifications/progress", "params": {"progress": 1}})
             _send(client, {"id": "somebody else's", "result": {}})

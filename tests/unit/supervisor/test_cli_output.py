@@ -1,16 +1,21 @@
 """The command line in front of the scripted daemon: what it asks for, what it prints, how it exits."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.supervisor.house import House
+from tests.unit.supervisor.scripted_house import ScriptedHouse
 
 HIT = {
     "id": "01HZX",
@@ -71,7 +76,7 @@ INDEX: dict[str, Any] = {
     ],
 )
 def test_a_wrong_command_is_explained_with_2_and_starts_nothing(
-    house: House, arguments: tuple[str | bytes, ...], text: str
+    house: ScriptedHouse, arguments: tuple[str | bytes, ...], text: str
 ) -> None:
     outcome = house.command(*arguments)
     assert outcome.code == 2
@@ -83,13 +88,13 @@ def test_a_wrong_command_is_explained_with_2_and_starts_nothing(
 @pytest.mark.parametrize(
     "verb", ["init", "serve", "stop", "stdio", "status", "add", "search", "get", "append", "index"]
 )
-def test_every_verb_explains_itself_and_takes_the_common_options(house: House, verb: str) -> None:
+def test_every_verb_explains_itself_and_takes_the_common_options(house: ScriptedHouse, verb: str) -> None:
     outcome = house.command(verb, "--help")
     assert outcome.code == 0
     assert all(option in outcome.out for option in ("--data", "--config", "--json"))
 
 
-def test_common_options_count_before_and_after_the_verb(house: House, tmp_path: Path) -> None:
+def test_common_options_count_before_and_after_the_verb(house: ScriptedHouse, tmp_path: Path) -> None:
     house.script(memory__search=FOUND)
     after = house.command("search", "x", "--data", str(house.data), "--json", data=False)
     before = house.command("--json", "search", "x")
@@ -97,11 +102,11 @@ def test_common_options_count_before_and_after_the_verb(house: House, tmp_path: 
     assert after.json == before.json == by_environment.json == FOUND
 
 
-def test_version(house: House) -> None:
+def test_version(house: ScriptedHouse) -> None:
     assert house.command("--version").out.startswith("bulkhead ")
 
 
-def test_an_error_of_the_daemon_goes_to_stderr_with_its_hint(house: House) -> None:
+def test_an_error_of_the_daemon_goes_to_stderr_with_its_hint(house: ScriptedHouse) -> None:
     error = {"code": -32602, "message": "memory.search: query is empty", "data": {"hint": "give at least one word"}}
     house.script(memory__search=[{"error": error}])
     outcome = house.command("search", "")
@@ -111,7 +116,7 @@ def test_an_error_of_the_daemon_goes_to_stderr_with_its_hint(house: House) -> No
     assert json.loads(outcome.err) == {"error": error}
 
 
-def test_a_temporary_failure_is_tried_again_and_ends_with_75(house: House) -> None:
+def test_a_temporary_failure_is_tried_again_and_ends_with_75(house: ScriptedHouse) -> None:
     error = {"code": 1001, "message": "mailbox is full", "data": {"retryable": True, "retry_after_ms": 1}}
     house.script(memory__search=[{"error": error}, {"error": error}, {"result": FOUND}])
     assert house.command("search", "x").code == 0
@@ -119,7 +124,7 @@ def test_a_temporary_failure_is_tried_again_and_ends_with_75(house: House) -> No
     assert house.command("search", "x").code == 75
 
 
-def test_no_daemon_is_69(house: House) -> None:
+def test_no_daemon_is_69(house: ScriptedHouse) -> None:
     (house.data / "refuse-to-start").touch()
     outcome = house.command("status")
     assert outcome.code == 69
@@ -127,7 +132,7 @@ def test_no_daemon_is_69(house: House) -> None:
     assert "hint: it said: first line; unknown key 'serch'" in outcome.err
 
 
-def test_a_reader_that_leaves_early_is_no_error(house: House) -> None:
+def test_a_reader_that_leaves_early_is_no_error(house: ScriptedHouse) -> None:
     house.script(memory__search={**FOUND, "hits": [HIT] * 5000})
     command = [sys.executable, "-P", "-m", "supervisor", "--data", str(house.data), "search", "x", "--json"]
     # Unbuffered, Python takes the first half of a write for the whole and does not notice.
@@ -145,6 +150,64 @@ def test_a_reader_that_leaves_early_is_no_error(house: House) -> None:
         assert process.wait() == 141
 
 
+def test_a_result_that_cannot_be_written_is_a_failure(house: ScriptedHouse) -> None:
+    house.script(memory__search=FOUND)
+    command = [sys.executable, "-P", "-m", "supervisor", "--data", str(house.data), "search", "x", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(house.root)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "bulkhead: result not written: No space left on device\n")
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], env=environment, check=False)
+    assert closed.returncode == 0
+
+
+def on_terminal(house: ScriptedHouse, *arguments: str, **environment: str) -> str:
+    """Run a command whose stdout and stderr are a terminal; return what the terminal got."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "supervisor", "--data", str(house.data), *arguments],
+        env={**os.environ, "PYTHONPATH": str(house.root), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+    ):
+        os.close(terminal)
+        seen = b""
+        # The end of a terminal whose last user has gone is an error, EIO.
+        with contextlib.suppress(OSError):
+            while data := os.read(controller, 65536):
+                seen += data
+    os.close(controller)
+    return seen.decode("utf-8")
+
+
+def test_a_terminal_that_knows_no_chinese_gets_escapes_instead_of_a_crash(house: ScriptedHouse) -> None:
+    house.script(memory__search=FOUND)
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    assert "\\u5fe0\\u81e3" in on_terminal(house, "search", "x", **ascii_only)
+    assert "忠臣" in on_terminal(house, "search", "x", PYTHONUTF8="1")
+
+
+def test_a_build_shows_its_progress_on_a_terminal_only(house: ScriptedHouse) -> None:
+    building = {"stage": "embedding", "done": 5, "total": 10, "generation": 8}
+    running = {**INDEX, "builds": {"started": 5, "published": 4}, "building": building}
+    done = {**INDEX, "builds": {"started": 5, "published": 5}}
+    answers: dict[str, Any] = {
+        "index__rebuild": {"build": 5},
+        "index__status": [{"result": running}, {"result": done}],
+        "source__list": {"sources": []},
+    }
+    house.script(**answers)
+    seen = on_terminal(house, "index", "--rebuild", "--wait")
+    assert "embedding:  50%" in seen
+    assert "5/10" in seen
+    house.script(**answers)
+    outcome = house.command("index", "--rebuild", "--wait")
+    assert outcome.err == ""
+    assert "embedding" not in outcome.out
+
+
 @pytest.mark.parametrize(
     "environment",
     [
@@ -155,7 +218,7 @@ def test_a_reader_that_leaves_early_is_no_error(house: House) -> None:
         {"PYTHONIOENCODING": "gbk"},
     ],
 )
-def test_chinese_goes_in_and_out_under_any_locale(house: House, environment: dict[str, str]) -> None:
+def test_chinese_goes_in_and_out_under_any_locale(house: ScriptedHouse, environment: dict[str, str]) -> None:
     house.script(memory__search=FOUND)
     outcome = house.command("search", "忠臣 不事".encode(), environment=environment)
     assert outcome.code == 0
@@ -169,7 +232,7 @@ def test_chinese_goes_in_and_out_under_any_locale(house: House, environment: dic
 # ---------------------------------------------------------------- search and get
 
 
-def test_search_asks_for_exactly_what_was_given(house: House) -> None:
+def test_search_asks_for_exactly_what_was_given(house: ScriptedHouse) -> None:
     house.script(memory__search=FOUND)
     house.command("search", "two", "words")
     assert house.requests("memory.search")[-1] == {"query": "two words"}
@@ -195,14 +258,14 @@ def test_search_asks_for_exactly_what_was_given(house: House) -> None:
     }
 
 
-def test_times_without_an_offset_are_local(house: House) -> None:
+def test_times_without_an_offset_are_local(house: ScriptedHouse) -> None:
     house.script(memory__search=FOUND)
     for zone, expected in (("UTC", 1777593600), ("Asia/Shanghai", 1777564800), ("America/New_York", 1777608000)):
         house.command("search", "x", "--since", "2026-05-01", environment={"TZ": zone})
         assert house.requests("memory.search")[-1]["filters"]["since"] == expected * 1_000_000
 
 
-def test_hits_are_printed_with_citations_and_columns_stay_straight(house: House) -> None:
+def test_hits_are_printed_with_citations_and_columns_stay_straight(house: ScriptedHouse) -> None:
     latin = {**HIT, "snippet": "loyal ministers", "citation": "notes/a.md#L1-L2"}
     house.script(memory__search={**FOUND, "hits": [HIT, latin]})
     outcome = house.command("search", "忠臣", environment={"TZ": "UTC", "COLUMNS": "140"})
@@ -219,7 +282,7 @@ def test_hits_are_printed_with_citations_and_columns_stay_straight(house: House)
     assert "\x1b" not in outcome.out
 
 
-def test_what_is_wrong_with_an_answer_is_said_beside_it(house: House) -> None:
+def test_what_is_wrong_with_an_answer_is_said_beside_it(house: ScriptedHouse) -> None:
     house.script(
         memory__search={
             **FOUND,
@@ -241,7 +304,7 @@ def test_what_is_wrong_with_an_answer_is_said_beside_it(house: House) -> None:
     assert "low confidence" in outcome.err
 
 
-def test_a_memory_cannot_steer_the_terminal(house: House) -> None:
+def test_a_memory_cannot_steer_the_terminal(house: ScriptedHouse) -> None:
     evil = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe\u2066 \x9b31m"
     house.script(memory__search={**FOUND, "hits": [{**HIT, "snippet": evil, "citation": evil}]})
     outcome = house.command("search", "x", environment={"COLUMNS": "300"})
@@ -249,7 +312,7 @@ def test_a_memory_cannot_steer_the_terminal(house: House) -> None:
     assert not set("\x1b\x07\x9b\u202e\u2066") & set(outcome.out)
 
 
-def test_an_id_that_looks_like_a_number_stays_as_it_is(house: House) -> None:
+def test_an_id_that_looks_like_a_number_stays_as_it_is(house: ScriptedHouse) -> None:
     house.script(memory__search={**FOUND, "hits": [{**HIT, "citation": "1e5"}, {**HIT, "citation": "0012"}]})
     outcome = house.command("search", "x")
     assert "  1e5 " in outcome.out
@@ -267,14 +330,16 @@ def test_an_id_that_looks_like_a_number_stays_as_it_is(house: House) -> None:
         ("/absolute/a.txt", {"path": "/absolute/a.txt"}),
     ],
 )
-def test_get_tells_ids_citations_and_paths_apart(house: House, item: str, params: dict[str, object]) -> None:
+def test_get_tells_ids_citations_and_paths_apart(house: ScriptedHouse, item: str, params: dict[str, object]) -> None:
     house.script(memory__get={"corpus": "events", "item": {"content": "text\nmore", "ts": 0}})
     outcome = house.command("get", item, "--from-line", "3", "--lines", "2")
     assert outcome.out == "text\nmore\n"
     assert house.requests("memory.get")[-1] == {**params, "from_line": 3, "lines": 2}
 
 
-def test_get_means_the_file_that_lies_here(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_means_the_file_that_lies_here(
+    house: ScriptedHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here.md").touch()
     monkeypatch.chdir(tmp_path)
     house.script(memory__get={"corpus": "documents", "item": {"text": "t", "path": "n/here.md", "from_line": 1}})
@@ -286,7 +351,7 @@ def test_get_means_the_file_that_lies_here(house: House, tmp_path: Path, monkeyp
 # ---------------------------------------------------------------- append and add
 
 
-def test_append_gives_its_request_an_id_and_repeats_it_with_the_same(house: House) -> None:
+def test_append_gives_its_request_an_id_and_repeats_it_with_the_same(house: ScriptedHouse) -> None:
     lost = {"code": 1002, "message": "lost", "data": {"retryable": True, "outcome": "unknown", "retry_after_ms": 1}}
     house.script(
         event__append=[{"error": lost}, {"result": {"event_id": "E1", "seq": 5, "deduplicated": True}}],
@@ -299,7 +364,7 @@ def test_append_gives_its_request_an_id_and_repeats_it_with_the_same(house: Hous
     assert first == {"session_id": "s", "actor": "user", "tags": ["t"], "content": "text"}
 
 
-def test_append_uses_the_ids_that_it_is_given(house: House) -> None:
+def test_append_uses_the_ids_that_it_is_given(house: ScriptedHouse) -> None:
     house.script(event__append={"event_id": "E1", "seq": 5, "deduplicated": False})
     options = "--session s --actor tool --kind tool_result --event-id E1 --request-id R1 --ts 2026-05-01T00:00:00Z"
     outcome = house.command("append", *options.split(), "text", "--json")
@@ -311,13 +376,13 @@ def test_append_uses_the_ids_that_it_is_given(house: House) -> None:
     assert params["ts"] == 1777593600000000
 
 
-def test_append_of_what_is_not_utf_8_is_refused(house: House) -> None:
+def test_append_of_what_is_not_utf_8_is_refused(house: ScriptedHouse) -> None:
     outcome = house.command("append", "--session", "s", "--actor", "user", "-", stdin=b"abc\xff")
     assert outcome.code == 2
     assert "stdin is not UTF-8: byte 3 is 0xff" in outcome.err
 
 
-def test_json_lines_are_appended_in_batches_with_defaults(house: House, tmp_path: Path) -> None:
+def test_json_lines_are_appended_in_batches_with_defaults(house: ScriptedHouse, tmp_path: Path) -> None:
     house.script(event__append_many={"results": [{"deduplicated": True}]})
     file = tmp_path / "events.jsonl"
     lines = [json.dumps({"actor": "user", "content": f"第{number}", "session_id": "own"}) for number in range(450)]
@@ -342,7 +407,7 @@ def test_json_lines_are_appended_in_batches_with_defaults(house: House, tmp_path
         (b'{"content": "\xff"}', "line 2 is not JSON in UTF-8"),
     ],
 )
-def test_a_bad_line_ends_the_import_after_the_events_before_it(house: House, line: bytes, text: str) -> None:
+def test_a_bad_line_ends_the_import_after_the_events_before_it(house: ScriptedHouse, line: bytes, text: str) -> None:
     house.script(event__append_many={"results": [{"deduplicated": False}]})
     good = b'{"session_id": "s", "actor": "user", "content": "x"}\n'
     outcome = house.command("append", "--jsonl", "-", stdin=good + line + b"\n" + good)
@@ -353,7 +418,7 @@ def test_a_bad_line_ends_the_import_after_the_events_before_it(house: House, lin
 
 
 def test_add_registers_folders_by_their_absolute_paths(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    house: ScriptedHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "笔记").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -370,7 +435,7 @@ def test_add_registers_folders_by_their_absolute_paths(
 # ---------------------------------------------------------------- the daemon and the index
 
 
-def test_init_makes_a_private_folder_and_starts_nothing(house: House, tmp_path: Path) -> None:
+def test_init_makes_a_private_folder_and_starts_nothing(house: ScriptedHouse, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh" / "data"
     first = house.command("init", "--data", str(fresh), "--json", data=False)
     second = house.command("init", "--data", str(fresh), "--json", data=False)
@@ -384,7 +449,7 @@ def test_init_makes_a_private_folder_and_starts_nothing(house: House, tmp_path: 
     assert house.command("init", "--data", str(tmp_path / "file" / "data"), data=False).code == 1
 
 
-def test_stop_waits_until_the_daemon_is_gone(house: House) -> None:
+def test_stop_waits_until_the_daemon_is_gone(house: ScriptedHouse) -> None:
     with house.bridge() as bridge:
         pid = bridge.result("pid")["pid"]
         bridge.close_stdin()
@@ -405,7 +470,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_status_is_readable(house: House) -> None:
+def test_status_is_readable(house: ScriptedHouse) -> None:
     actor = {"state": "READY", "restarts": 2, "pid": 4711, "mailbox": {"count": 3}, "in_hand_ms": 1500}
     house.script(
         system__status={
@@ -433,7 +498,7 @@ def test_status_is_readable(house: House) -> None:
     assert house.command("status", "--json").json["pid"] == 42
 
 
-def test_index_shows_what_was_left_out(house: House) -> None:
+def test_index_shows_what_was_left_out(house: ScriptedHouse) -> None:
     house.script(index__status=INDEX, source__list={"sources": [{"name": "notes", "path": "/n"}]})
     outcome = house.command("index")
     assert "generation 7" in outcome.out
@@ -443,7 +508,7 @@ def test_index_shows_what_was_left_out(house: House) -> None:
     assert "index.rebuild" not in (house.data / "requests").read_text()
 
 
-def test_index_waits_for_the_build_that_it_asked_for(house: House) -> None:
+def test_index_waits_for_the_build_that_it_asked_for(house: ScriptedHouse) -> None:
     building = {"stage": "write", "done": 5, "total": 10, "generation": 8}
     statuses = [
         {"result": INDEX},
@@ -456,7 +521,7 @@ def test_index_waits_for_the_build_that_it_asked_for(house: House) -> None:
     assert outcome.json["generation"] == 8
 
 
-def test_a_build_that_fails_is_a_failure_and_says_why(house: House) -> None:
+def test_a_build_that_fails_is_a_failure_and_says_why(house: ScriptedHouse) -> None:
     failed = {**INDEX, "builds": {"started": 5, "published": 4}, "last_error": "disk is full"}
     house.script(index__rebuild={"build": 5}, index__status=failed, source__list={"sources": []})
     outcome = house.command("index", "--rebuild", "--wait")
@@ -464,13 +529,13 @@ def test_a_build_that_fails_is_a_failure_and_says_why(house: House) -> None:
     assert "index not rebuilt: disk is full" in outcome.err
 
 
-def test_index_waits_until_nothing_is_behind(house: House) -> None:
+def test_index_waits_until_nothing_is_behind(house: ScriptedHouse) -> None:
     behind = {**INDEX, "behind": {"events": 5, "units": 0}}
     house.script(index__status=[{"result": behind}, {"result": behind}, {"result": INDEX}])
     assert house.command("index", "--wait", "--json").json == INDEX
 
 
-def test_a_command_can_be_interrupted(house: House) -> None:
+def test_a_command_can_be_interrupted(house: ScriptedHouse) -> None:
     house.script(index__status={**INDEX, "behind": {"events": 5, "units": 0}})
     command = [sys.executable, "-P", "-m", "supervisor", "--data", str(house.data), "index", "--wait"]
     with subprocess.Popen(

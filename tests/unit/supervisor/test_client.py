@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from supervisor.client import Client, DaemonUnavailable, RequestFailed
-from tests.unit.supervisor.house import House
+from tests.unit.supervisor.scripted_house import ScriptedHouse
 
 
 @pytest.fixture
-def client(house: House, monkeypatch: pytest.MonkeyPatch) -> Client:
+def client(house: ScriptedHouse, monkeypatch: pytest.MonkeyPatch) -> Client:
     """The client would start the real daemon; so the bridge of the house starts the scripted one first."""
     with house.bridge() as bridge:
         bridge.result("echo")
@@ -26,13 +26,18 @@ def test_a_request_gives_its_result(client: Client) -> None:
         assert client.request("large", {"bytes": 1_000_000}) == "x" * 1_000_000
 
 
-def test_an_error_is_typed(client: Client, house: House) -> None:
+def test_an_error_is_typed(client: Client, house: ScriptedHouse) -> None:
     data = {"outcome": "not_executed", "retryable": True, "hint": "wait"}
     house.script(refused=[{"error": {"code": 1001, "message": "full", "data": data}}])
     with client, pytest.raises(RequestFailed, match="full") as caught:
         client.request("refused")
     error = caught.value
     assert (error.code, error.retryable, error.outcome, error.hint) == (1001, True, "not_executed", "wait")
+
+
+def test_a_refusal_without_an_id_is_about_the_request_in_hand(client: Client) -> None:
+    with client, pytest.raises(RequestFailed, match="parse error"):
+        client.request("nameless")
 
 
 def test_a_late_answer_is_an_error_at_the_deadline_and_not_taken_for_the_next(client: Client) -> None:
@@ -52,7 +57,7 @@ def test_progress_is_passed_on_and_other_lines_are_not_ours(client: Client) -> N
     assert seen == [{"progress": 1}]
 
 
-def test_a_lost_daemon_is_an_error_with_an_unknown_outcome(client: Client, house: House) -> None:
+def test_a_lost_daemon_is_an_error_with_an_unknown_outcome(client: Client, house: ScriptedHouse) -> None:
     with client:
         with pytest.raises(RequestFailed) as caught:
             client.request("die")
@@ -62,13 +67,13 @@ def test_a_lost_daemon_is_an_error_with_an_unknown_outcome(client: Client, house
         assert client.request("echo", {"a": 2}) == {"a": 2}
 
 
-def test_without_a_daemon_a_client_that_may_not_start_one_says_so(house: House) -> None:
+def test_without_a_daemon_a_client_that_may_not_start_one_says_so(house: ScriptedHouse) -> None:
     with Client(str(house.data), start=False) as client, pytest.raises(DaemonUnavailable, match="no daemon is running"):
         client.request("echo")
     assert house.starts() == []
 
 
-def test_a_stopped_daemon_does_not_hold_a_client_beyond_its_deadline(client: Client, house: House) -> None:
+def test_a_stopped_daemon_does_not_hold_a_client_beyond_its_deadline(client: Client, house: ScriptedHouse) -> None:
     pid = int(house.starts()[0].split()[0])
     client.connect()
     os.kill(pid, signal.SIGSTOP)
@@ -82,7 +87,7 @@ def test_a_stopped_daemon_does_not_hold_a_client_beyond_its_deadline(client: Cli
         client.close()
 
 
-def test_a_client_starts_the_daemon_and_leaves_it_running(house: House) -> None:
+def test_a_client_starts_the_daemon_and_leaves_it_running(house: ScriptedHouse) -> None:
     program = (
         "import sys; from supervisor.client import Client\n"
         "with Client(sys.argv[1], sys.argv[2]) as client: print(client.request('pid')['pid'])"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import launcher
-from tests.unit.supervisor.house import House
+from tests.unit.supervisor.scripted_house import ScriptedHouse
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_only_plain_commands_take_the_short_way(arguments: list[str], plain: dic
     assert launcher.read_plain(arguments) == plain
 
 
-def test_the_installed_layout_works_beside_another_package_called_supervisor(house: House, tmp_path: Path) -> None:
+def test_the_installed_layout_works_beside_another_package_called_supervisor(
+    house: ScriptedHouse, tmp_path: Path
+) -> None:
     # As in the wheel: both packages inside a private one, and somebody else's `supervisor` earlier on the path.
     site = tmp_path / "site"
     private = site / "bulkhead_memory"
@@ -61,7 +63,7 @@ def test_the_installed_layout_works_beside_another_package_called_supervisor(hou
     assert len(house.starts()) == 1
 
 
-def test_a_foreign_package_under_our_name_is_named(house: House, tmp_path: Path) -> None:
+def test_a_foreign_package_under_our_name_is_named(house: ScriptedHouse, tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'other')!r}); import actors;"
         f"sys.path.insert(0, {str(house.root)!r}); from supervisor.launcher import main; sys.exit(main(['status']))"

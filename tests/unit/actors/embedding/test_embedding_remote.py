@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actors.embedding import TextsRefused, open_embedder
-from actors.embedding.endpoint import Late, Limited, Unreachable
+from actors.embedding.failures import Late, Limited, Unreachable
 from actors.embedding.remote import RemoteEmbedder
 from actors.errors import EmbeddingUnavailable
 from actors.settings import EmbeddingSettings
@@ -223,7 +223,7 @@ def test_an_answer_without_end_does_not_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("actors.embedding.endpoint.ANSWER_BYTES_MAX", 1000)
     endpoint.script = lambda _: Answer(200, b" " * 100_000)
-    with opened(endpoint.settings()) as embedder, pytest.raises(EmbeddingUnavailable, match="100000 bytes.* 1000"):
+    with opened(endpoint.settings()) as embedder, pytest.raises(EmbeddingUnavailable, match=r"100000 bytes.* 1000"):
         embedder.embed_documents(["a"])
 
 

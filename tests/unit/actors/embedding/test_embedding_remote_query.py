@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.embedding.endpoint import InputRefused, Late, Limited, Unreachable
+from actors.embedding.failures import InputRefused, Late, Limited, Unreachable
 from actors.embedding.remote_query import RemoteQueryEmbedder
 from actors.errors import EmbeddingUnavailable
 from tests.unit.actors.embedding.fake_endpoint import Answer, FakeEndpoint, data_of, refused, unit_of, vectors
@@ -96,6 +96,22 @@ def test_three_times_unavailable_stops_the_asking_and_a_probe_starts_it_again() 
 
     with FakeEndpoint() as endpoint:
         play(endpoint, scenario, clock)
+
+
+def test_a_slow_answer_says_nothing_about_whether_it_is_there() -> None:
+    async def scenario(embedder: RemoteQueryEmbedder) -> None:
+        endpoint.script = lambda _: DOWN
+        await fail(embedder, Unreachable, times=2)
+        endpoint.script = lambda _: Answer(200, {}, hang=True)
+        with pytest.raises(Late):
+            await embedder.embed("why", 0.05)
+        endpoint.script = lambda _: DOWN
+        await fail(embedder, Unreachable)
+        with pytest.raises(EmbeddingUnavailable, match="not asked"):
+            await embedder.embed("why", 30)
+
+    with FakeEndpoint() as endpoint:
+        play(endpoint, scenario)
 
 
 def test_only_one_question_probes() -> None:

@@ -154,8 +154,11 @@ class Builder:
 
     def give(self, keys: Sequence[bytes]) -> None:
         """Give the vectors of these hashes."""
-        blob = b"".join(map(vector_of, keys))
-        self.do(messages.StageVectors(keys=list(keys), dimensions=DIMENSIONS, blob=blob))
+        self.give_blob(keys, DIMENSIONS, b"".join(map(vector_of, keys)))
+
+    def give_blob(self, keys: Sequence[bytes], dimensions: int, blob: bytes) -> None:
+        """Give vectors as the cache does."""
+        self.do(messages.StageVectors(keys=list(keys), dimensions=dimensions, blob=blob))
 
     def finish(self) -> GenerationRef:
         """Write, index, test and seal."""
@@ -197,11 +200,11 @@ def rows_of(ref: GenerationRef, corpus: str) -> list[dict[str, object]]:
     return rows
 
 
-def hits(ref: GenerationRef, corpus: str, terms: str) -> list[tuple[str, float]]:
+def hits(ref: GenerationRef, corpus: str, terms: str, *, limit: int = 50) -> list[tuple[str, float]]:
     """Return the ids that a keyword query finds, with their scores, best first."""
     import lancedb
     from lancedb.query import MatchQuery
 
     table = lancedb.connect(ref.path).open_table(corpus)
-    query = table.search(MatchQuery(terms, "terms"), query_type="fts").select(["id", "_score"]).limit(50)
+    query = table.search(MatchQuery(terms, "terms"), query_type="fts").select(["id", "_score"]).limit(limit)
     return [(row["id"], row["_score"]) for row in query.to_arrow().to_pylist()]

@@ -157,6 +157,14 @@ def test_odd_bytes_become_text(root: Path, read: Read) -> None:
     assert page.text == "caf\ufffd\n\x00end\ufffd" and page.total_lines == 2
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "gb18030", "utf-8-sig"])
+def test_notes_in_other_encodings_are_read_as_the_index_reads_them(root: Path, read: Read, encoding: str) -> None:
+    lines = ["我们在上海的时候，你说这个地方很好。", "那里的人都是我的朋友", "第三行"]
+    (root / "n.md").write_bytes("\r\n".join(lines).encode(encoding))
+    assert read("n.md").text.split("\n") == lines
+    assert (read("n.md", 2, 1).text, read("n.md").total_lines) == (lines[1], 3)
+
+
 def test_a_huge_file_is_never_held_in_memory(root: Path, read: Read) -> None:
     with (root / "log.md").open("wb") as file:
         file.truncate(64 << 20)  # one line of 64 MiB
@@ -189,14 +197,15 @@ def test_reading_stops_when_asked_to(root: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.text(st.sampled_from("ab记é\r "), max_size=6), max_size=12),
-    st.booleans(),
-    st.integers(-1, 14),
-    st.one_of(st.none(), st.integers(-1, 14)),
-    st.integers(1, 9),
+    lines=st.lists(st.text(st.sampled_from("ab记é\r "), max_size=6), max_size=12),
+    ends=st.booleans(),
+    first=st.integers(-1, 14),
+    count=st.one_of(st.none(), st.integers(-1, 14)),
+    block=st.integers(1, 9),
 )
 def test_any_page_equals_the_slice_of_the_lines(
     tmp_path_factory: pytest.TempPathFactory,
+    *,
     lines: list[str],
     ends: bool,
     first: int,

@@ -3,11 +3,14 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from actors.errors import InvalidParams
+from actors.filters import VALUES_MAX, where
 from actors.messages import CORPORA, Corpus, Filters
 from actors.searcher.lance_filters import Condition, conditions, prefix_end
 from actors.searcher.store import GenerationStore, Question
@@ -40,7 +43,7 @@ NASTY = (
     "",
 )
 FAR_NS = 2**62
-word = st.one_of(st.sampled_from(NASTY), st.text(st.characters(exclude_categories=("Cs",)), max_size=3))
+word = st.one_of(st.sampled_from(NASTY), st.text(st.characters(exclude_categories=["Cs"]), max_size=3))
 
 
 def test_the_tenant_is_always_the_first_condition() -> None:
@@ -66,6 +69,30 @@ def test_a_member_that_does_not_apply_excludes_the_corpus(filters: Filters, left
     assert {corpus for corpus in CORPORA if conditions(filters, "t", corpus) is not None} == left
 
 
+def test_too_many_values_are_refused() -> None:
+    many = tuple(f"s{n}" for n in range(VALUES_MAX))
+    assert conditions(Filters(session_ids=many), "t", "events") is not None
+    with pytest.raises(InvalidParams, match="1001 values, the limit is 1000"):
+        conditions(Filters(session_ids=many, tags=("t",)), "t", "events")
+
+
+def test_both_stores_agree_on_which_member_applies_to_which_corpus() -> None:
+    corpora: tuple[Literal["events", "units"], ...] = ("events", "units")
+    for filters in (
+        Filters(session_ids=("s",)),
+        Filters(actors=("user",)),
+        Filters(kinds=("message",)),
+        Filters(tags=("t",)),
+        Filters(since=1),
+        Filters(until=1),
+        Filters(path="p"),
+        Filters(types=("plan",)),
+        Filters(scopes=("user",)),
+    ):
+        for corpus in corpora:
+            assert (conditions(filters, "t", corpus) is None) == (where(filters, "t", corpus) is None)
+
+
 def test_times_beyond_the_column_are_brought_into_its_range() -> None:
     assert conditions(Filters(since=-(2**70), until=2**64 - 1), "t", "events") == [
         Condition("tenant", "eq", "t"),
@@ -74,7 +101,7 @@ def test_times_beyond_the_column_are_brought_into_its_range() -> None:
     ]
 
 
-@given(word, st.text(st.characters(exclude_categories=("Cs",)), max_size=4))
+@given(word, st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
 @example("\ud7ff", "")
 @example("a\U0010ffff", "")
 def test_prefix_end_is_the_least_bound_of_a_prefix(prefix: str, rest: str) -> None:

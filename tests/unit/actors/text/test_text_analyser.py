@@ -165,6 +165,10 @@ def test_invisible_characters_do_not_split_a_word() -> None:
     assert analyse("mid\u00addle war\u2060e \ufeffstart") == analyse("middle ware start")
 
 
+def test_two_halves_of_a_surrogate_pair_are_one_character() -> None:
+    assert analyse("\ud83e\udd80") == ["🦀"]
+
+
 def test_a_long_query_keeps_its_longest_terms_in_order() -> None:
     query = " ".join(f"x{number}" for number in range(200)) + " auth_middleware.py"
     terms = analyse_query(query)

@@ -15,7 +15,7 @@ from tests.bridge_client import PATIENCE_S, ROOT, BridgeClient
 MODULES = ("__init__", "__main__", "launcher", "bridge", "relay", "connect", "paths", "client", "version")
 
 
-class House:
+class ScriptedHouse:
     """`python -m supervisor` there is ours, except that `serve` is the scripted daemon."""
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,8 @@ class House:
         return []
 
     def stop(self) -> None:
-        """Kill every daemon that was started."""
+        """Kill every daemon that was started; one that is only now on its way refuses to start."""
+        (self.data / "refuse-to-start").touch()
         for line in self.starts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line.split()[0]), signal.SIGKILL)

@@ -1,0 +1,170 @@
+"""One table of a draft: its rows staged, then written with their vectors, indexed and tested.
+
+Counts what it was given, so that the self-test can hold the finished table against it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors import generation as generations
+from actors.child import CallContext
+from actors.errors import BuildFailed
+from actors.generation_builder import store
+from actors.generation_builder.documents import Place
+from actors.generation_builder.faults import storage_errors
+from actors.generation_builder.pending import Missing
+from actors.generation_builder.probes import Probes
+from actors.generation_builder.rows import TableRow, is_embeddable
+from actors.generation_builder.staging import Stage, in_pieces, table_schema
+from actors.generation_builder.vectors import VectorBook
+from actors.messages import Corpus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class DraftTable:
+    """The table of one corpus, from its first row to its test. `book` is None without an embedder."""
+
+    def __init__(self, folder: Path, staging: Path, corpus: Corpus, book: VectorBook | None) -> None:
+        self.corpus = corpus
+        self.last_seq = 0  # of the last row that was staged: a page that comes twice is passed over
+        self.version: int | None = None  # of the Lance table, once it is written
+        self.want = 0  # rows that can have a vector
+        self.have = 0  # rows that have one
+        self.missing: list[Missing] = []
+        self._folder = folder
+        self._book = book
+        self._probes = Probes()
+        self._ids: set[int] = set()
+        self._stage = Stage(staging / f"{corpus}.arrow", corpus)
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows were staged."""
+        return self._stage.rows
+
+    @property
+    def dimensions(self) -> int | None:
+        """Return the size of the vectors, None when the table has none."""
+        return None if self._book is None else self._book.dimensions
+
+    def stage(self, rows: Iterable[TableRow], check: Callable[[], None]) -> list[bytes]:
+        """Stage rows; return the hashes whose vectors are not at hand and were not asked for before."""
+        wanted: list[bytes] = []
+        for piece in in_pieces(rows):
+            check()
+            with storage_errors(f"staging {self.corpus}"):
+                self._stage.append(piece)
+            for row in piece:
+                self._probes.offer(row)
+                self._ids.add(hash(row.id))
+                wanted += self._ask(row.hash, row.text)
+        return wanted
+
+    def take_over(self, batch: "pa.RecordBatch", places: Collection[Place]) -> list[bytes]:
+        """Stage those rows of an earlier generation that belong to one of the places and were not staged anew."""
+        wanted: list[bytes] = []
+        kept: list[int] = []
+        for number, row in enumerate(batch.select(["tenant", "path", "id", "hash", "text"]).to_pylist()):
+            held = any(place.holds(row["tenant"], row["path"]) for place in places)
+            if held and hash(row["id"]) not in self._ids:
+                kept.append(number)
+                self._ids.add(hash(row["id"]))
+                wanted += self._ask(row["hash"], row["text"])
+        if kept:
+            with storage_errors(f"staging {self.corpus}"):
+                self._stage.append_batch(batch.take(kept))
+        return wanted
+
+    def _ask(self, key: bytes, text: str) -> list[bytes]:
+        if self._book is None or not is_embeddable(text):
+            return []
+        self.want += 1
+        return [key] if self._book.ask(key) else []
+
+    def write(self, call: CallContext) -> None:
+        """Write the staged rows as a table, with the vectors that are there by now."""
+        if self.version is not None:
+            raise BuildFailed(f"table {self.corpus} is written already")
+        with storage_errors(f"staging {self.corpus}"):
+            self._stage.close()
+        batches = self._with_vectors(call)
+        self.version = store.write_table(self._folder, self.corpus, table_schema(self.dimensions), batches)
+        self._sync()
+
+    def _with_vectors(self, call: CallContext) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows in the order of the table, each with its vector or null; note those that have none."""
+        done, ordinals = 0, _Ordinals()
+        for number, batch in self._stage.pieces():
+            call.check()
+            yield batch if self._book is None else self._join(self._book, number, batch, ordinals)
+            done += batch.num_rows
+            call.progress(f"write {self.corpus}", done, self.rows)
+
+    def _join(self, book: VectorBook, number: int, batch: "pa.RecordBatch", ordinals: "_Ordinals") -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        vectors, present = book.gather(batch.column("hash").to_pylist())
+        self.have += int(present.sum())
+        paths, times, texts = (batch.column(name).to_pylist() for name in ("path", "ts", "text"))
+        for row, path in enumerate(paths):
+            ordinal = ordinals.next(path)
+            if not present[row] and is_embeddable(texts[row]):
+                self.missing.append(Missing(ordinal, times[row], number, row))
+        column = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.reshape(-1)), book.dimensions, mask=pa.array(~present)
+        )
+        return pa.RecordBatch.from_arrays([*batch.columns, column], schema=table_schema(book.dimensions))
+
+    def index(self) -> None:
+        """Build the indexes that a table of this size gets."""
+        self._require_written()
+        self.version = store.index_table(self._folder, self.corpus, store.index_policy(self.rows, self.dimensions))
+        self._sync()
+
+    def test(self, *, normalised: bool, check: Callable[[], None]) -> None:
+        """Test the table against what was staged; BuildFailed says what differs."""
+        self._require_written()
+        facts = store.TableFacts(
+            rows=self.rows,
+            vectors=self.have,
+            dimensions=self.dimensions,
+            normalised=normalised,
+            probes=self._probes.list(),
+        )
+        store.check_table(self._folder, self.corpus, facts, check)
+
+    def texts(self, missing: Sequence[Missing]) -> "Callable[[Missing], tuple[bytes, str]]":
+        """Return a function that looks up the hash and the embedded text of a missing row."""
+        pieces = dict(self._stage.pieces()) if missing else {}
+
+        def look_up(row: Missing) -> tuple[bytes, str]:
+            piece = pieces[row.piece]
+            key, heading, text = (piece.column(name)[row.row].as_py() for name in ("hash", "heading", "text"))
+            return key, generations.embedded_text(heading, text)
+
+        return look_up
+
+    def _require_written(self) -> None:
+        if self.version is None:
+            raise BuildFailed(f"table {self.corpus} is not written yet")
+
+    def _sync(self) -> None:
+        """fsync the table as soon as it is written: one burst at the end would be felt by everybody on this disk."""
+        with storage_errors(f"fsync of table {self.corpus}"):
+            generations.fsync_files(self._folder / f"{self.corpus}.lance")
+
+
+class _Ordinals:
+    """Numbers the pieces of each note, which follow each other."""
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._number = 0
+
+    def next(self, path: str | None) -> int:
+        self._number = self._number + 1 if path is not None and path == self._path else 0
+        self._path = path
+        return self._number

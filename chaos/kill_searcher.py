@@ -1,0 +1,80 @@
+"""SIGKILL the active search worker again and again under a load of queries (A7).
+
+No query may fail; those that were under way at a kill are answered by the spare. An answer is marked degraded only
+when it was: a query of which both workers were gone is answered by keyword and says so.
+"""
+
+import random
+
+import trio
+
+from chaos.client import open_socket
+from chaos.daemon import Daemon, kill, wait_until
+from chaos.history import History
+from chaos.load import Sample, append_steadily, percentile, search_steadily
+from chaos.scenario import Run, Scenario, Verdict
+
+SEARCHERS = 4
+AFFECTED_S = 0.5
+# Embedding runs behind, so the first generations of a run have no vectors, and their answers say so.
+ALLOWED = {"search_worker_unavailable", "no_vectors"}
+
+
+async def run(given: Run) -> Verdict:
+    """Run the scenario."""
+    kills = 3 if given.smoke else 20
+    history, samples, wrong = History(), list[Sample](), list[str]()
+    daemon = Daemon(given.data)
+    daemon.start()
+    await daemon.connected()
+    instants = []
+    async with open_socket(daemon.socket_path) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(append_steadily, client, "s", history, list[Sample](), random.Random(given.seed))
+        await wait_until(client, lambda s: s["index"]["generation"] and s["searcher"]["workers_ready"] == 2)
+        for number in range(SEARCHERS):
+            nursery.start_soon(search_steadily, client, samples, random.Random(given.seed + number))
+        for _ in range(kills):
+            status = await wait_until(client, both_serve)
+            await trio.sleep(0.2 + given.rng.random())
+            instants.append(trio.current_time())
+            samples_before = len(samples)
+            kill(status["actors"]["searcher"]["pid"])
+            await trio.sleep(AFFECTED_S)
+            if len(samples) == samples_before:
+                wrong.append("no query was answered after a kill")
+        await wait_until(client, both_serve)
+        nursery.cancel_scope.cancel()
+    await daemon.stop()
+    wrong += [f"query failed: {sample.error}" for sample in samples if sample.error is not None]
+    codes = {code for sample in samples for code in sample.degraded}
+    if codes - ALLOWED:
+        wrong.append(f"degraded for a reason that does not belong to this fault: {sorted(codes - ALLOWED)}")
+    wrong += [
+        "an answer without a generation was not marked degraded"
+        for sample in samples
+        if sample.error is None and sample.generation is None and not sample.degraded
+    ]
+    slow = [sample.seconds * 1000 for sample in samples]
+    return Verdict(
+        scenario=SCENARIO.name,
+        seed=given.seed,
+        violations=wrong,
+        faults=len(instants),
+        facts={
+            "queries": len(samples),
+            "degraded": sum(bool(sample.degraded) for sample in samples),
+            "ms_p50": round(percentile(slow, 0.5), 1),
+            "ms_p99": round(percentile(slow, 0.99), 1),
+            "ms_max": round(max(slow, default=0.0), 1),
+        },
+    )
+
+
+def both_serve(status: dict[str, object]) -> bool:
+    """Say whether both workers are up."""
+    searcher = status["searcher"]
+    assert isinstance(searcher, dict)
+    return bool(searcher["workers_ready"] == 2)
+
+
+SCENARIO = Scenario("kill_searcher", "SIGKILL the active search worker under queries", run)

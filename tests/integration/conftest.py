@@ -1,0 +1,96 @@
+"""A real daemon for a test: on a directory of its own, with a configuration of the test's, gone afterwards."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from chaos.client import Client, open_socket
+from chaos.daemon import Daemon, data_directory, kill
+
+# Chaos switches on the debug methods; without a model a test is done in seconds. Tests of vectors say so.
+CONFIG = """
+[chaos]
+enabled = true
+[embedding]
+provider = "none"
+[generation_builder]
+nice = 0
+idle_class = false
+settle_ms = 50
+duty_percent_max = 100
+"""
+
+Serve = Callable[..., AbstractAsyncContextManager[tuple[Daemon, Client]]]
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """Give a short path for a data directory, and make sure that no process outlives the test."""
+    with data_directory() as path:
+        yield path
+        left = Daemon(path).family()
+        for pid in left:
+            kill(pid)
+        assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture
+def config(data: Path) -> Path:
+    """Give the configuration file of most tests."""
+    path = data.with_name("config.toml")
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def serve(data: Path, config: Path) -> Serve:
+    """Give a context that runs a daemon and a client on its socket."""
+
+    @asynccontextmanager
+    async def running(extra: str = "") -> AsyncIterator[tuple[Daemon, Client]]:
+        config.write_text(CONFIG + extra, encoding="utf-8")
+        daemon = Daemon(data, config)
+        daemon.start()
+        try:
+            await daemon.connected()
+            async with open_socket(daemon.socket_path) as client:
+                yield daemon, client
+        finally:
+            with trio.CancelScope(shield=True):
+                await daemon.stop()
+
+    return running
+
+
+@pytest.fixture(scope="module")
+def shared_daemon() -> Iterator[Daemon]:
+    """Give one daemon to all tests of a module that only read or are refused."""
+    with data_directory() as path:
+        config = path.with_name("config.toml")
+        config.write_text(CONFIG, encoding="utf-8")
+        daemon = Daemon(path, config)
+        daemon.start()
+        trio.run(daemon.connected)
+        yield daemon
+        trio.run(daemon.stop)
+
+
+class Calls:
+    """A client that connects anew for each call, so that it works across event loops."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    async def call(self, method: str, params: dict[str, object]) -> object:
+        """Make one call."""
+        async with open_socket(self._daemon.socket_path) as client:
+            return await client.call(method, params)
+
+
+@pytest.fixture
+def shared(shared_daemon: Daemon) -> Calls:
+    """Give the client of the shared daemon."""
+    return Calls(shared_daemon)
