@@ -9,6 +9,9 @@ import msgspec
 from actors.errors import InvalidParams
 from actors.rows import TS_MAX, TS_MIN
 
+# Encoders and decoders recurse. What one process just managed to write, another must manage to read, for ever.
+JSON_DEPTH_MAX = 100
+
 
 def check_text(what: str, field: str, value: str, bytes_max: int, config: str) -> bytes:
     """Return the text in UTF-8; refuse more than `bytes_max` bytes and half surrogate pairs. NUL is allowed."""
@@ -53,12 +56,14 @@ def check_tags(what: str, tags: tuple[str, ...], *, count_max: int, chars_max: i
 
 
 def check_json(what: str, field: str, value: dict[str, object] | None, bytes_max: int, config: str) -> str | None:
-    """Return the value as JSON text; refuse more than `bytes_max` bytes and what JSON can't express."""
+    """Return the value as JSON text; refuse more than `bytes_max` bytes, deep nests, and what JSON can't express."""
     if value is None:
         return None
+    if _is_deeper(value, JSON_DEPTH_MAX):
+        raise InvalidParams(f"{what} refused: {field} is nested more than {JSON_DEPTH_MAX} levels deep")
     try:
         encoded = msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidParams(f"{what} refused: {field} is not JSON: {error}") from error
     if len(encoded) > bytes_max:
         raise InvalidParams(f"{what} refused: {field} is {len(encoded)} bytes, the limit is {bytes_max} ({config})")
@@ -72,3 +77,19 @@ def check_ts(what: str, field: str, ts: int | None) -> None:
             f"{what} refused: {field} is {ts} µs since 1970, the limits are {TS_MIN} and {TS_MAX}",
             hint="times are microseconds since the epoch, UTC",
         )
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Say whether a JSON value is nested deeper than so many levels, without recursion."""
+    layer = [value]
+    for _ in range(levels):
+        inner: list[object] = []
+        for each in layer:
+            if isinstance(each, dict):
+                inner.extend(each.values())
+            elif isinstance(each, list | tuple):
+                inner.extend(each)
+        layer = [each for each in inner if isinstance(each, dict | list | tuple)]
+        if not layer:
+            return False
+    return True

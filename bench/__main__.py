@@ -4,8 +4,8 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("retrieval", "append", "search", "build", "start")
-QUICK = ("start", "append", "search", "build")
+NAMES = ("start", "append", "search", "retrieval")
+QUICK = ("start", "append", "search")
 
 
 def main(arguments: list[str]) -> None:

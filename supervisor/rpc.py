@@ -6,6 +6,7 @@ Lone surrogates, NaN, unbalanced JSON and depth bombs are refused by msgspec's s
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from typing import TypeVar
@@ -19,6 +20,7 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+RESCUE_BYTES_MAX = 256 * 1024
 
 Id = int | str
 Params = TypeVar("Params", bound=msgspec.Struct)
@@ -63,7 +65,8 @@ def parse(line: bytes) -> Request | Malformed:
         text = "batches are not supported, send one request a line" if batch else "the line must hold one JSON object"
         return Malformed(id=None, code=INVALID_REQUEST, message=text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Malformed(id=None, code=PARSE_ERROR, message=f"the line is not valid JSON in UTF-8: {error}")
+        text = f"the line is not valid JSON in UTF-8: {error}"
+        return Malformed(id=_rescue_id(line), code=PARSE_ERROR, message=text)
     request_id: Id | None = None
     if decoded.id is not msgspec.UNSET:
         try:
@@ -75,6 +78,18 @@ def parse(line: bytes) -> Request | Malformed:
     if not isinstance(decoded.method, str) or not decoded.method:
         return Malformed(id=request_id, code=INVALID_REQUEST, message="method must be a non-empty string")
     return Request(method=decoded.method, id=request_id, params=decoded.params)
+
+
+def _rescue_id(line: bytes) -> Id | None:
+    """Find the id in a line that only a lenient parser reads (NaN, lone surrogates): its sender gets the answer."""
+    if len(line) > RESCUE_BYTES_MAX:
+        return None
+    try:
+        decoded = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    found = decoded.get("id") if isinstance(decoded, dict) else None
+    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
 def encode_result(request_id: Id, result: object) -> bytes:

@@ -54,13 +54,21 @@ class Draft:
         self._book: VectorBook | None = None
         self._fd: int | None = None  # of the folder
         self._tested: set[str] = set()  # the files that the self-test has seen
+        self._tables: dict[Corpus, DraftTable] = {}
         with storage_errors(f"starting generation {self.number}"):
-            self._make_folders()
-            if begin.identity is not None:
-                self._book = VectorBook(
-                    self._staging / "vectors.f32", begin.identity.dimensions, normalised=begin.identity.normalised
-                )
-            self._tables = {corpus: DraftTable(self.folder, self._staging, corpus, self._book) for corpus in CORPORA}
+            try:
+                self._open()
+            except BaseException:
+                self.drop()
+                raise
+
+    def _open(self) -> None:
+        self._make_folders()
+        identity = self._begin.identity
+        if identity is not None:
+            path = self._staging / "vectors.f32"
+            self._book = VectorBook(path, identity.dimensions, normalised=identity.normalised)
+        self._tables = {corpus: DraftTable(self.folder, self._staging, corpus, self._book) for corpus in CORPORA}
 
     def _make_folders(self) -> None:
         if generation_path(self._index, self.number).exists():

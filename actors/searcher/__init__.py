@@ -36,7 +36,8 @@ Decisions and what they rest on:
   0.9 points of R@5 and 2.9 of nDCG@10, which is within the noise of the set.
 * Each table has frequencies of its own, so scores of two corpora are only roughly comparable: a word that is rare
   among the units scores higher there. The three corpora are merged by them all the same.
-* Vectors are searched exactly unless the table has a vector index (20,000 × 384: 40 ms, by keyword 10 ms).
+* Vectors are searched exactly at every size, as the builder makes no index of them (20,000 × 384: 40 ms; by keyword
+  10 ms).
 * Order within a list: score, then newest, id, piece. Where the limit cuts through rows of equal score, LanceDB
   chooses which of them are in the list: always the same for the same generation, the earliest written.
 * A value of a filter is never printed into a condition: see `store._where` for the hole in LanceDB's own printer.

@@ -1,8 +1,8 @@
 """Mild preferences on top of the fused order: newer hits, and hits that differ. Pure. Both are off unless asked for.
 
-They are not part of the default order because they have no merit that can be measured: on chats with one right answer
-to each question a preference for what is new can only cost, and hits of one document next to each other are usually
-right. A host that fills a context window may want them all the same.
+They are not part of the default order because no merit could be measured: on questions with one right answer a
+preference for what is new can only cost, and one for what differs changed nothing on four sets. A host that fills a
+context window may want them all the same.
 """
 
 from collections.abc import Sequence

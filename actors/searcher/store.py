@@ -35,7 +35,6 @@ Result = TypeVar("Result")
 Row = dict[str, object]
 
 LIMIT_MAX = 1000  # LanceDB takes any number, and 0 is an error
-REFINE_FACTOR = 5  # measured: recall 1.0 with IVF_SQ
 ERROR_CHARS_MAX = 300
 _FACTS = ("id", "version", "part", "ts", "seq", "session_id", "actor", "kind", "path", "from_line", "to_line")
 _CARRIED = (*_FACTS, "heading", "type", "scope", "tags")
@@ -53,7 +52,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenGeneration:
-    """The tables of one generation. `ann` names the corpora whose vectors have an index.
+    """The tables of one generation that have rows.
 
     There is no `close`: a query on a closed table brings the process down. The last search that holds it frees it.
     """
@@ -63,7 +62,6 @@ class OpenGeneration:
         self.identity: EmbeddingIdentity | None = manifest.identity
         self.vectors_have = manifest.vectors_have
         self.tables: dict[Corpus, AsyncTable] = {}
-        self.ann: set[Corpus] = set()
 
 
 class GenerationStore:
@@ -112,7 +110,7 @@ class GenerationStore:
         self, opened: OpenGeneration, vector: "Sequence[float]", question: Question, snippet: Callable[[str], str]
     ) -> list[Candidate]:
         """Return the rows whose vector has the smallest angle to `vector`, best first; rows without one never."""
-        search = _search_tables(opened, question, "_distance", lambda corpus: _by_vector(opened, corpus, vector))
+        search = _search_tables(opened, question, "_distance", lambda corpus: _by_vector(opened.tables[corpus], vector))
         found = self._run(search, opened.number, "vector search", question.deadline_ns)
         return _best(found, "_distance", lambda distance: 1.0 - distance, question.limit, snippet)
 
@@ -143,10 +141,9 @@ async def _open_tables(folder: Path, manifest: Manifest, cache_bytes: int) -> Op
             continue
         table = await connection.open_table(corpus)
         await _check_table(table, corpus, manifest)
+        await _check_index(table, corpus, manifest)
+        await _probe(table, corpus, manifest)
         opened.tables[corpus] = table
-        if await _check_indexes(table, corpus, manifest):
-            opened.ann.add(corpus)
-        await _probe(opened, corpus)
     return opened
 
 
@@ -171,8 +168,8 @@ async def _check_table(table: "AsyncTable", corpus: Corpus, manifest: Manifest) 
             )
 
 
-async def _check_indexes(table: "AsyncTable", corpus: Corpus, manifest: Manifest) -> bool:
-    """Make sure that the keyword index covers every row; say whether there is a vector index too.
+async def _check_index(table: "AsyncTable", corpus: Corpus, manifest: Manifest) -> None:
+    """Make sure that the keyword index covers every row.
 
     Listing indexes loads them, so it is done here, once, and not on the way of a query.
     """
@@ -184,19 +181,19 @@ async def _check_indexes(table: "AsyncTable", corpus: Corpus, manifest: Manifest
         raise GenerationSuspect(
             f"generation {manifest.generation}: table {corpus} has {uncovered} rows outside its keyword index"
         )
-    return ("vector",) in indexes
 
 
-async def _probe(opened: OpenGeneration, corpus: Corpus) -> None:
+async def _probe(table: "AsyncTable", corpus: Corpus, manifest: Manifest) -> None:
     """Make one keyword and one vector query, so that files that cannot be read are found before they are needed."""
-    table = opened.tables[corpus]
     sample = (await table.query().select(["terms"]).limit(1).to_arrow()).to_pylist()
     terms = (sample[0]["terms"] or "").split()[:1]
     if terms and (await _by_terms(table, terms).select(["id", "_score"]).limit(1).to_arrow()).num_rows != 1:
-        raise GenerationSuspect(f"generation {opened.number}: table {corpus} does not find a term of its own first row")
-    if opened.identity is not None:
-        count = opened.identity.dimensions
-        probe = _by_vector(opened, corpus, [1 / math.sqrt(count)] * count)
+        raise GenerationSuspect(
+            f"generation {manifest.generation}: table {corpus} does not find a term of its own first row"
+        )
+    if manifest.identity is not None:
+        count = manifest.identity.dimensions
+        probe = _by_vector(table, [1 / math.sqrt(count)] * count)
         await probe.select(["id", "_distance"]).limit(1).to_arrow()
 
 
@@ -236,10 +233,9 @@ def _by_terms(table: "AsyncTable", terms: Sequence[str]) -> "AsyncStandardQuery"
     return table.query().nearest_to_text(MatchQuery(" ".join(terms), "terms"))
 
 
-def _by_vector(opened: OpenGeneration, corpus: Corpus, vector: Sequence[float]) -> "AsyncStandardQuery":
-    """Begin a vector query: exact, or through the index with exact distances for its candidates."""
-    query = opened.tables[corpus].query().nearest_to(vector).column("vector").distance_type("cosine")
-    return query.refine_factor(REFINE_FACTOR) if corpus in opened.ann else query.bypass_vector_index()
+def _by_vector(table: "AsyncTable", vector: Sequence[float]) -> "AsyncStandardQuery":
+    """Begin a vector query, exact. Rows without a vector have no distance and are never returned."""
+    return table.query().nearest_to(vector).column("vector").distance_type("cosine").bypass_vector_index()
 
 
 def _where(needed: Iterable[Condition]) -> "tuple[Expr, list[str]]":

@@ -1,7 +1,8 @@
 """`make demo`: Bulkhead with real input, and what it does while it is being killed.
 
 One act per function, in the order of `ACTS`. Needs nothing but the project; works in a temporary directory, ends by
-itself within about three minutes, leaves nothing behind. Exit code 0 when everything held, 1 when something did not.
+itself within about three minutes, leaves nothing behind. Exit code 0 when everything held, 1 when something did not,
+130 when it was interrupted.
 """
 
 import argparse
@@ -28,12 +29,14 @@ PAGE = 500  # events in one page of session.history
 MAYHEM_S = 22  # how long the load runs, at least
 MAYHEM_S_MAX = 90  # … and at most, while waiting for a generation that was published after all the kills
 CATCH_BUILD_S = 10.0  # how long a build may take until it is where we want to kill it
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 130
 
 AT_ONCE = ("bad magic 0x00000000", "芝麻对鸡肉过敏")
 IN_ITS_WORDS = (
     ("Chinese", "妈妈几点的飞机到，谁去接"),
     ("an identifier out of an error message", "E_SIG_MISMATCH (0x2F)"),
-    ("about Bulkhead, from this repository's docs", "is a request executed again when I repeat its request_id"),
+    ("from the docs of this repository", "is a request executed again when I repeat its request_id"),
 )
 IN_OTHER_WORDS = (
     ("in other words", "somebody almost emptied a whole greenhouse because of a wrong label"),
@@ -324,7 +327,8 @@ def _building(index: dict[str, Any]) -> str:
     building = index["building"]
     if building is None:
         return "waiting for a build"
-    return f"building generation {building['generation']}: {building['stage']} {building['done']}/{building['total']}"
+    progress = f" {building['done']}/{building['total']}" if building["total"] else ""
+    return f"building: {building['stage']}{progress}"
 
 
 def _coverage(index: dict[str, Any]) -> str:
@@ -401,14 +405,24 @@ def play(place: Place) -> str | None:
     try:
         for act in ACTS:
             act(demo)
-    except KeyboardInterrupt:
-        return "interrupted"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:
         if demo.load is not None:
             demo.load.stop()
     return None
+
+
+def leave(place: Place, *, keep: bool) -> list[str]:
+    """Drain the daemon and remove the directory; return what was left behind. Not to be interrupted."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    headline("Leaving")
+    left = place.leave(keep=keep)
+    say(f"The daemon has drained; {place.root} {'is kept' if keep else 'is removed'}.")
+    for each in left:
+        bad(f"left behind: {each}")
+    return left
 
 
 def _interrupt(*_signal: object) -> NoReturn:
@@ -420,21 +434,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="See Bulkhead work, and survive.")
     parser.add_argument("--keep", action="store_true", help="leave the directory there, to look into it")
     keep = parser.parse_args().keep
-    signal.signal(signal.SIGTERM, _interrupt)
+    for each in SIGNALS:
+        signal.signal(each, _interrupt)
     narration.prepare()
     begun = time.monotonic()
     place = Place()
-    why = play(place)
-    headline("Leaving")
-    left = place.leave(keep=keep)
-    say(f"The daemon has drained; {place.root} {'is kept' if keep else 'is removed'}.")
-    if why is None and not left:
+    try:
+        why = play(place)
+    except KeyboardInterrupt:
+        leave(place, keep=keep)
+        say("Interrupted.")
+        return INTERRUPTED
+    left = leave(place, keep=keep)
+    if why is not None:
+        bad(f"FAILED: {why}")
+    elif not left:
         good(f"Nothing was lost and nothing is left behind. {time.monotonic() - begun:.0f} s.")
-        return 0
-    for text in [why, *(f"left behind: {each}" for each in left)]:
-        if text:
-            bad(f"FAILED: {text}")
-    return 1
+    return 1 if why is not None or left else 0
 
 
 if __name__ == "__main__":

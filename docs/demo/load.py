@@ -73,7 +73,8 @@ class Load:
         self._second = Second()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._guard, args=(work,)) for work in (self._append, self._search)]
+        works = (self._append, self._search)
+        self._threads = [threading.Thread(target=self._guard, args=(work,), daemon=True) for work in works]
 
     def start(self) -> None:
         """Begin."""

@@ -102,14 +102,21 @@ def test_tags_and_json_become_columns() -> None:
         limits.check_json("append", "meta", {"a": 1}, 6, "k")
 
 
-def test_json_that_is_too_deep_is_refused() -> None:
-    deep: dict[str, object] = {}
-    for _ in range(100_000):
-        deep = {"a": deep}
+@pytest.mark.parametrize("wrap", ["dict", "list"])
+def test_json_that_is_too_deep_is_refused(wrap: str) -> None:
+    deep: object = 1
+    for _ in range(limits.JSON_DEPTH_MAX - 1):
+        deep = {"a": deep} if wrap == "dict" else [deep]
+    assert limits.check_json("append", "meta", {"m": deep}, 10**7, "k")
+    with pytest.raises(InvalidParams, match="meta is nested more than 100 levels deep"):
+        limits.check_json("append", "meta", {"m": [deep]}, 10**7, "k")
+
+
+def test_what_json_can_not_express_is_refused() -> None:
     with pytest.raises(InvalidParams, match="meta is not JSON"):
-        limits.check_json("append", "meta", deep, 10**7, "k")
-    while deep:  # taken apart from the outside: freeing it at once would recurse as deeply
-        deep = deep.pop("a")  # type: ignore[assignment]
+        limits.check_json("append", "meta", {"m": object()}, 10**7, "k")
+    with pytest.raises(InvalidParams, match="meta is not JSON"):
+        limits.check_json("append", "meta", {"m": "\ud800"}, 10**7, "k")
 
 
 def test_an_event_is_found_by_its_words_and_its_date() -> None:

@@ -31,7 +31,8 @@ def test_a_request_is_parsed_without_decoding_its_params() -> None:
     ("line", "code", "request_id"),
     [
         (b"nonsense", -32700, None),
-        (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', -32700, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', -32700, 1),
+        (rb'{"jsonrpc":"2.0","id":"s","method":"x","params":{"a":"\ud800"}}', -32700, "s"),
         (b'{"jsonrpc":"2.0","id":1,"method":"x","params":' + b"[" * 100_000, -32700, None),
         (b'\xff{"jsonrpc":"2.0"}', -32700, None),
         (b"[]", -32600, None),
@@ -44,7 +45,7 @@ def test_a_request_is_parsed_without_decoding_its_params() -> None:
         (b'{"jsonrpc":"2.0","id":7,"method":5}', -32600, 7),
     ],
 )
-def test_a_malformed_line_is_answered_with_its_code(line: bytes, code: int, request_id: int | None) -> None:
+def test_a_malformed_line_is_answered_with_its_code(line: bytes, code: int, request_id: int | str | None) -> None:
     found = parse(line)
     assert isinstance(found, Malformed)
     assert (found.code, found.id) == (code, request_id)

@@ -27,6 +27,8 @@ NASTY = (
     'say "so"',
     "back\\slash",
     "back\\'slash",
+    "\\') OR (1=1) --",
+    "\\' OR 1=1) --",
     "tick`tick",
     "${x}",
     "new\nline",
@@ -197,6 +199,8 @@ some_filters = st.builds(
 @given(some_filters, st.one_of(st.sampled_from(NASTY[:7]), word))
 @example(Filters(tags=("it's",)), "a_b")
 @example(Filters(tags=("back\\'slash",)), "it's")
+@example(Filters(session_ids=("\\') OR (1=1) --",), tags=("a_b",)), "a_b")
+@example(Filters(session_ids=("\\' OR 1=1) --",), tags=("a_b",)), "a_b")
 @example(Filters(path="a_"), "a_b")
 @example(Filters(path="a%"), "aXb")
 def test_filters_mean_what_they_say_whatever_is_in_them(store: GenerationStore, filters: Filters, tenant: str) -> None:

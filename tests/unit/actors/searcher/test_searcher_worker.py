@@ -78,7 +78,8 @@ def test_a_fresh_worker_reads_notes_while_everything_else_comes_up(tmp_path: Pat
     with WorkerClient(MODULE, RoomSetup(directory="")) as client:
         warm = client.begin(WarmUp())
         reading = client.begin(read)
-        row = msgspec.json.decode(client.finish(reading, Row).row)  # answered before the warm-up: `finish` keeps order
+        # `finish` passes over other answers: had the warm-up been answered first, the last line would wait for ever.
+        row = msgspec.json.decode(client.finish(reading, Row).row)
         assert row["text"] == "two" and row["total_lines"] == 2
         client.finish(warm, Done)
         with pytest.raises(NotFound):
