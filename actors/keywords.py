@@ -149,6 +149,7 @@ class KeywordIndex:
         self._database: Database | None = None
         self._cursor = 0
         self._retry_at = 0.0
+        self._tend_at = 0.0
         self._damages: list[float] = []
 
     @property
@@ -192,6 +193,10 @@ class KeywordIndex:
             pass
         return max(0, latest - self._cursor)
 
+    def tend(self, rows_max: int) -> bool:
+        """Index one slice in idle time, unless that failed a moment ago; return whether there may be more."""
+        return time.monotonic() >= self._tend_at and self.advance(rows_max)
+
     def advance(self, rows_max: int) -> bool:
         """Index one slice in one transaction; return whether another may follow at once."""
         database = self._usable()
@@ -206,7 +211,7 @@ class KeywordIndex:
             return self._database is not None
         except BulkheadError:
             # The disk is full or busy. The truth goes on; searches say how far behind the index is.
-            self._retry_at = time.monotonic() + _RETRY_S
+            self._tend_at = time.monotonic() + _RETRY_S
             return False
         self._cursor = part.cursor
         return True
@@ -239,8 +244,7 @@ class KeywordIndex:
         """Return the open file, opened or made anew where need be; None when that is not possible at the moment."""
         if self._database is not None and not self._database.in_place():
             self.close()  # somebody deleted it, which is allowed; what may be left of it does not fit together
-            remove_database(self.path)
-            self.rebuilt += 1
+            self._remove()
         if self._database is None and time.monotonic() >= self._retry_at:
             self._database = self._open()
             if self._database is None:
@@ -260,10 +264,8 @@ class KeywordIndex:
             if not self._may_rebuild():
                 return None
         try:
-            remove_database(self.path)
-            self.rebuilt += 1
-            return self._open_file()
-        except (BulkheadError, StoreLost, sqlite3.Error, OSError):
+            return self._open_file() if self._remove() else None
+        except (BulkheadError, StoreLost, sqlite3.Error):
             return None
 
     def _open_file(self) -> Database | None:
@@ -293,10 +295,17 @@ class KeywordIndex:
         """Close a file that can't be trusted and make a new one, unless that has happened too often."""
         self.close()
         self._cursor = 0
-        if self._may_rebuild():
-            remove_database(self.path)
-            self.rebuilt += 1
+        if self._may_rebuild() and self._remove():
             self._usable()
+
+    def _remove(self) -> bool:
+        """Delete the file to make a new one; return whether that was possible."""
+        try:
+            remove_database(self.path)
+        except OSError:
+            return False  # there is something else under its name, or the folder can't be written to
+        self.rebuilt += 1
+        return True
 
     def _may_rebuild(self) -> bool:
         """Count a damage; refuse when they are so frequent that the disk or we must be the cause."""

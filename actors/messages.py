@@ -945,7 +945,7 @@ class Query(Message, frozen=True, kw_only=True):
     """To a search worker: find candidates in a generation.
 
     `vector` is given when the actor embedded the query itself (a remote provider); else the worker's own model
-    embeds it. `embed_ms` bounds that: a late vector degrades the answer to keywords.
+    embeds it, within `searcher.embed_deadline_ms`: a late vector degrades the answer to keywords.
     """
 
     answer: ClassVar[type[msgspec.Struct]]

@@ -135,7 +135,7 @@ class TruthRoom:
         try:
             with self._databases[lane].during(call, "upkeep failed") as connection:
                 if lane == "read":
-                    return self.index.advance(self.slice_rows)
+                    return self.index.tend(self.slice_rows)
                 return self._upkeep_in_turn(connection, call) or self._tend_wal(connection)
         except BulkheadError:
             # The disk is full or busy, which is nobody's mistake: another time. Calls find out for themselves.

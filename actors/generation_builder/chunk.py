@@ -173,7 +173,7 @@ class _Packer:
         self._tail_number = 0
         self._levels: list[tuple[int, str]] = []
         self._headings: tuple[str, ...] = ()
-        self._has_body = False
+        self._has_body = False  # the chunk holds more than headings
 
     def take(self) -> list[Chunk]:
         """Return the chunks that are finished, once."""
@@ -194,7 +194,6 @@ class _Packer:
         self._flush_tail()
         if self._paragraph:
             self._place_block(self._paragraph, self._paragraph_tokens)
-            self._has_body = True
         self._paragraph, self._paragraph_tokens, self._long = [], 0, False
 
     def add_heading(self, level: int, title: str, lines: list[Segment]) -> None:
@@ -211,8 +210,8 @@ class _Packer:
             for piece in _split_line(line.text, self._limits)
         ]
         for piece in pieces:
-            self._place_line(piece)
-        self._headings = self._path()
+            self._place_line(piece, body=False)
+        self._headings = tuple(title for _, title in self._levels)
 
     def pop_title(self, number: int) -> Segment | None:
         """Take back the paragraph when it is one single line with this number, to make it a heading."""
@@ -236,12 +235,11 @@ class _Packer:
     def _add(self, piece: _Piece) -> None:
         if self._long:
             self._place_line(piece)
-            self._has_body = True
             return
         cost = _gap(self._paragraph, piece) + piece.tokens
         if self._paragraph_tokens + cost > self._limits.tokens_max:
             gathered, self._paragraph, self._paragraph_tokens = self._paragraph, [], 0
-            self._long = self._has_body = True
+            self._long = True
             for earlier in [*gathered, piece]:
                 self._place_line(earlier)
         else:
@@ -254,26 +252,24 @@ class _Packer:
         small = self._chunk_tokens < self._limits.tokens // 2
         if self._chunk and together > (self._limits.tokens_max if small else self._limits.tokens):
             self._close()
-        self._extend(pieces, tokens)
+        self._extend(pieces, tokens, body=True)
 
-    def _place_line(self, piece: _Piece) -> None:
+    def _place_line(self, piece: _Piece, *, body: bool = True) -> None:
         together = self._chunk_tokens + _gap(self._chunk, piece) + piece.tokens
         if self._chunk and together > self._limits.tokens:
             self._close()
-        self._extend([piece], piece.tokens)
+        self._extend([piece], piece.tokens, body=body)
 
-    def _extend(self, pieces: list[_Piece], tokens: int) -> None:
+    def _extend(self, pieces: list[_Piece], tokens: int, *, body: bool) -> None:
         self._chunk_tokens += _gap(self._chunk, pieces[0]) + tokens
         self._chunk += pieces
+        self._has_body = self._has_body or body
 
     def _close(self) -> None:
         if self._chunk:
             first, last = self._chunk[0].number, self._chunk[-1].number
             self._done.append(Chunk(_join(self._chunk), self._headings, first, last))
         self._chunk, self._chunk_tokens, self._has_body = [], 0, False
-
-    def _path(self) -> tuple[str, ...]:
-        return tuple(title for _, title in self._levels)
 
 
 def _tokens(text: str) -> int:

@@ -93,7 +93,7 @@ def scan_sources(
 
 def _close(walk: "_Walk", hold: Skip | None, known: SourceState | None, held: SkipList) -> RootScan:
     """Decide what becomes of a root after its walk."""
-    if hold is None and not walk.notes and known is not None:
+    if hold is None and not walk.notes and not walk.unreadable and known is not None:
         hold = _hold_if_emptied(walk, known)
     if hold is not None:
         held.add(hold.path, hold.reason, hold.detail)

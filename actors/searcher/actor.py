@@ -358,7 +358,8 @@ class Searcher:
         text = merge_overlay(result.text if result is not None else (), overlay, changed)
         near = mask(result.vector, changed) if result is not None else []
         weight = weight_for(message.query, self.limits, mode=mode, provider=self._provider)
-        ranked = fuse(text, near, weight=weight, exact=identifiers(message.query))
+        list_max = max(self.limits.candidates_max, message.limit)
+        ranked = fuse(text, near, weight=weight, list_max=list_max, exact=identifiers(message.query))
         return at_least(ranked, message.min_score), mode
 
 

@@ -23,6 +23,8 @@ PURE = (
     "actors/frames.py",
     "actors/filters.py",
     "actors/searcher/ranking.py",
+    "actors/searcher/confidence.py",
+    "actors/searcher/preferences.py",
     "actors/searcher/leases.py",
     "actors/searcher/reply.py",
     "actors/searcher/lance_filters.py",

@@ -1,4 +1,4 @@
-"""What a generation is on disk, without LanceDB: names, the pointer, the list of pending texts, what is made durable."""
+"""What a generation is on disk, without LanceDB: names, the pointer, the pending texts, what is made durable."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from actors import generation as generations
 from actors.errors import GenerationSuspect
 from actors.generation import PENDING, PendingText, Pointer, encode_pending, read_pending
+from actors.messages import Covers
 
 texts = st.lists(st.builds(PendingText, st.binary(min_size=32, max_size=32), st.text(max_size=30)), max_size=12)
 
@@ -51,7 +52,7 @@ class Syncs:
         real = os.fsync
 
         def record(fd: int) -> None:
-            self.names.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), root))
+            self.names.append(os.path.relpath(Path(f"/proc/self/fd/{fd}").readlink(), root))
             real(fd)
 
         monkeypatch.setattr(os, "fsync", record)
@@ -115,7 +116,31 @@ def test_a_torn_list_is_suspect(tmp_path: Path, content: bytes) -> None:
         read_pending(tmp_path, 0, 10)
 
 
-def test_a_format_of_the_future_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / generations.MANIFEST).write_bytes(b"{}")
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"\0" * 100])
+def test_a_manifest_that_is_none_is_suspect(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / generations.MANIFEST).write_bytes(content)
     with pytest.raises(GenerationSuspect, match="manifest not readable"):
+        generations.read_manifest(tmp_path)
+
+
+def test_a_format_of_the_future_is_not_read(tmp_path: Path) -> None:
+    manifest = generations.Manifest(
+        format=generations.FORMAT + 1,
+        generation=1,
+        delta=None,
+        covers=Covers(),
+        identity=None,
+        rows={},
+        vectors_have=0,
+        vectors_want=0,
+        lancedb_version="",
+        table_versions={},
+        built_at=0,
+        skipped=[],
+        held=[],
+        sources=[],
+        files=[],
+    )
+    generations.write_manifest(tmp_path, manifest)
+    with pytest.raises(GenerationSuspect, match="this version reads"):
         generations.read_manifest(tmp_path)

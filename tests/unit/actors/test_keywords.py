@@ -264,6 +264,15 @@ def test_a_file_that_is_found_damaged_while_searching_is_made_again(docs: Docs, 
         assert again.rebuilt == 1
 
 
+def test_something_else_under_the_name_of_the_file_leaves_searches_behind(docs: Docs, index: KeywordIndex) -> None:
+    docs.add("word")
+    assert found(index, "word") == [1]
+    index.path.unlink()
+    index.path.mkdir()
+    hits, behind = index.search(question("word"), until=Until.after(60), rows_per_slice=10)
+    assert (hits, behind) == ([], 1)
+
+
 def test_an_index_that_breaks_again_and_again_is_left_alone_for_a_while(docs: Docs, index: KeywordIndex) -> None:
     docs.add(*(f"word{number} common text" for number in range(300)))
     for _ in range(keywords.REBUILDS_MAX):
@@ -311,6 +320,10 @@ def test_a_full_disk_leaves_the_index_behind_but_in_use(docs: Docs, index: Keywo
     hits, behind = index.search(question("early"), until=Until.after(60), rows_per_slice=2000)
     assert [hit.rowid for hit in hits] == [1]
     assert behind == 2000
+    assert not index.tend(10)
+    database.connection.execute("PRAGMA max_page_count = 100000")
+    assert not index.tend(10), "idle time is not spent on a disk that was full a moment ago"
+    assert len(found(index, "late")) == 100, "but a search looks again"
 
 
 def test_a_truth_that_ends_before_its_index_is_quarantined(docs: Docs, index: KeywordIndex) -> None:

@@ -95,6 +95,13 @@ def test_a_heading_is_not_lost_at_the_end_or_without_text() -> None:
     assert [chunk.headings for chunk in chunks_of("#\n\n# \ntext")] == [()]
 
 
+@given(st.integers(1, 60))
+def test_a_heading_cuts_after_a_paragraph_of_any_length(lines: int) -> None:
+    chunks = chunks_of("# A\n" + "some words in a line\n" * lines + "# B\nend\n", ChunkLimits(20, 40))
+    assert (chunks[-1].text, chunks[-1].headings) == ("# B\nend", ("B",))
+    assert {chunk.headings for chunk in chunks[:-1]} == {("A",)}
+
+
 def test_a_code_block_is_not_cut_at_its_comments() -> None:
     text = "# A\n```sh\n# not a heading\n\nls\n```\n~~~\n## nor this\n```\n~~~\n# B\nend\n"
     assert [chunk.from_line for chunk in chunks_of(text)] == [1, 11]
