@@ -15,6 +15,7 @@ Promises of this loop, whatever the room does:
 No trio in here: a SQLite worker must start in a tenth of a second and stay small.
 """
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -336,10 +337,9 @@ def _lower_priority(setup: Setup) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     if setup.oom_score_adj and sys.platform == "linux":
-        try:
+        # Some containers forbid it; the order of the OOM killer is a preference, not a promise.
+        with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(str(setup.oom_score_adj))
-        except OSError:
-            pass  # some containers forbid it; the order of the OOM killer is a preference, not a promise
 
 
 def _rss_bytes() -> int:

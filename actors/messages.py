@@ -392,7 +392,7 @@ class AppendOutcome(Struct, frozen=True, kw_only=True):
     """What became of one message of a batch: exactly one member is set."""
 
     result: AppendResult | None = None
-    error: msgspec.Raw | None = None
+    error: bytes | None = None
 
 
 class BatchResult(Struct, frozen=True, kw_only=True):
@@ -855,9 +855,7 @@ class HoldBuild(Message, frozen=True, kw_only=True):
     stage: str | None
 
 
-GenerationBuilderMessage = (
-    TruthAdvanced | Rebuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
-)
+GenerationBuilderMessage = TruthAdvanced | Rebuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
 GenerationBuilderWork = (
     RecoverIndex
     | ScanSources
@@ -911,6 +909,22 @@ class ReadDocument(Message, frozen=True, kw_only=True):
     tenant: str = "default"
 
 
+class Folder(Struct, frozen=True, kw_only=True):
+    """A folder that exists and may be read: absolute, links followed."""
+
+    path: str
+
+
+class ResolveFolder(Message, frozen=True, kw_only=True):
+    """Find out whether a path leads to a readable folder, and to which; InvalidParams when it does not.
+
+    Done by a search worker: looking at a dead network mount may hang, and must not hang the truth.
+    """
+
+    answer = Folder
+    path: str
+
+
 class PrepareGeneration(Message, frozen=True, kw_only=True):
     """From the builder: the spare opens and probes this generation, so that it can take over at once."""
 
@@ -938,7 +952,7 @@ class GetIndexView(Message, frozen=True, kw_only=True):
     answer = IndexView
 
 
-SearcherMessage = Search | ReadDocument | PrepareGeneration | ServeGeneration | GetIndexView
+SearcherMessage = Search | ReadDocument | ResolveFolder | PrepareGeneration | ServeGeneration | GetIndexView
 
 
 class Query(Message, frozen=True, kw_only=True):
@@ -1002,4 +1016,4 @@ class WarmUp(Message, frozen=True, kw_only=True):
     answer = Done
 
 
-SearcherWork = Query | LoadGeneration | DropGeneration | ReadLines | WarmUp
+SearcherWork = Query | LoadGeneration | DropGeneration | ReadLines | ResolveFolder | WarmUp

@@ -55,6 +55,7 @@ class Client:
         self._lock = trio.Lock()
         self.bad_lines = 0
         self.notifications: list[dict[str, Any]] = []
+        self.strays: list[dict[str, Any]] = []  # answers to lines that were sent raw
         self.closed = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -85,6 +86,8 @@ class Client:
             event, box = self._waiting[message["id"]]
             box.append(message)
             event.set()
+        else:
+            self.strays.append(message)
 
     async def send_line(self, line: bytes) -> None:
         """Send raw bytes as they are."""

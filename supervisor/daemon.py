@@ -43,8 +43,8 @@ def _run(claim: Claim, config_path: Path | None, pipes: tuple[int, int] | None) 
     import trio
 
     from supervisor import logs
-    from supervisor.config import ConfigError, load
     from supervisor.assembly import Assembly
+    from supervisor.config import ConfigError, load
 
     try:
         config = load(config_path)

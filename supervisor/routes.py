@@ -29,6 +29,7 @@ from actors.messages import (
     Done,
     EventDraft,
     Filters,
+    Folder,
     GetEvent,
     GetSession,
     GetUnit,
@@ -43,6 +44,7 @@ from actors.messages import (
     Rebuild,
     RebuildQueued,
     RemoveSource,
+    ResolveFolder,
     RollbackIndex,
     Row,
     Rows,
@@ -60,7 +62,7 @@ from actors.notices import BuilderNotice
 from supervisor import params as wire
 from supervisor.config import Config
 from supervisor.health import Health
-from supervisor.rpc import decode_params, suggest
+from supervisor.rpc import check_depth, decode_params, suggest
 from supervisor.times import format_ts, parse_ts
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -235,7 +237,7 @@ async def _session_open(routes: Routes, given: wire.Params, scope: Scope) -> obj
         session_id=given.session_id or f"s-{uuid.uuid4().hex}",
         title=given.title,
         agent=given.agent,
-        meta=given.meta,
+        meta=check_depth(given.meta, "meta"),
         tenant=scope.tenant,
         request_id=given.request_id,
     )
@@ -292,7 +294,7 @@ def _draft(given: wire.EventMembers, request_id: str | None) -> EventDraft:
         channel=given.channel,
         project=given.project,
         tags=tuple(given.tags),
-        meta=given.meta,
+        meta=check_depth(given.meta, "meta"),
         trace_id=given.trace_id,
         request_id=request_id,
     )
@@ -362,7 +364,7 @@ async def _unit_put(routes: Routes, given: wire.Params, scope: Scope) -> object:
         type=given.type,
         scope=given.scope,
         text=given.text,
-        facts=given.facts,
+        facts=check_depth(given.facts, "facts"),
         event_refs=tuple(given.event_refs),
         confidence=given.confidence,
         parent_unit_id=given.parent_unit_id,
@@ -507,7 +509,10 @@ async def _read_document(routes: Routes, path: str, from_line: int, lines: int |
 
 async def _source_add(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.SourceAdd)
-    message = AddSource(path=given.path, name=given.name, tenant=scope.tenant, request_id=given.request_id)
+    folder = await routes.mailboxes["searcher"].ask(
+        ResolveFolder(path=given.path), Folder, deadline_ns=scope.deadline_ns
+    )
+    message = AddSource(path=folder.path, name=given.name, tenant=scope.tenant, request_id=given.request_id)
     answer = await routes.ask("core_writer", message, Row, scope)
     routes.hint()
     return _json(answer)

@@ -21,9 +21,11 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 RESCUE_BYTES_MAX = 256 * 1024
+DEPTH_MAX = 100
 
 Id = int | str
 Params = TypeVar("Params", bound=msgspec.Struct)
+Nested = TypeVar("Nested")
 NULL = msgspec.Raw(b"null")
 
 
@@ -155,6 +157,22 @@ def decode_params(raw: msgspec.Raw, kind: type[Params], method: str) -> Params:
         raise InvalidParams(f"{method}: {text}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidParams(f"{method}: parameters are not readable: {error}") from error
+
+
+def check_depth(value: Nested, field: str) -> Nested:
+    """Return a free-form object as it is, or refuse it when it is nested more deeply than every codec can follow."""
+    level: list[object] = [value]
+    for _ in range(DEPTH_MAX + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return value
+    raise InvalidParams(f"{field}: nested more than {DEPTH_MAX} levels deep")
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def known_fields(kind: type[msgspec.Struct]) -> list[str]:

@@ -64,7 +64,8 @@ CREATE TABLE sources (
     path TEXT NOT NULL,
     name TEXT NOT NULL,
     added_at INTEGER NOT NULL,
-    UNIQUE (tenant, path)
+    UNIQUE (tenant, path),
+    UNIQUE (tenant, name)
 ) STRICT;
 
 -- The first result of each request, given again when the request is repeated. The oldest are dropped.

@@ -1,5 +1,6 @@
 """Markdown roots: where notes are looked for. Statements and rules."""
 
+import itertools
 import sqlite3
 from pathlib import PurePath
 
@@ -27,9 +28,8 @@ def add_source(
     existing = _find_path(connection, tenant, path)
     if existing is not None:
         return existing
-    root = SourceRoot(
-        source_id=source_id, path=path, name=name or PurePath(path).name or path, added_at=now, tenant=tenant
-    )
+    free = _free_name(connection, tenant, name or PurePath(path).name or "root", given=name is not None)
+    root = SourceRoot(source_id=source_id, path=path, name=free, added_at=now, tenant=tenant)
     connection.execute(
         f"INSERT INTO sources ({_COLUMNS}) VALUES (:source_id, :path, :name, :added_at, :tenant)",
         {
@@ -42,6 +42,16 @@ def add_source(
     )
     meta.count_up(connection, SOURCES_SEQ)
     return root
+
+
+def _free_name(connection: sqlite3.Connection, tenant: str, wanted: str, *, given: bool) -> str:
+    """Return a name that no root of the tenant has: paths in hits begin with it, so it must lead to one folder only."""
+    taken = {root.name for root in list_sources(connection, tenant)}
+    if wanted not in taken:
+        return wanted
+    if given:
+        raise InvalidParams(f"source.add refused: another source is called {wanted!r}; give it another name")
+    return next(name for number in itertools.count(2) if (name := f"{wanted}-{number}") not in taken)
 
 
 def remove_source(connection: sqlite3.Connection, *, tenant: str, source_id: str) -> SourceRoot:

@@ -324,6 +324,7 @@ class GenerationBuilder:
         except BulkheadError as error:
             await self._give_up(error)
         else:
+            self._scanned_at = 0.0  # the next scan reports what this build could not read
             self._post(
                 building=None,
                 builds_published=number,

@@ -9,6 +9,7 @@ What a reply can rest on, best first:
 import hashlib
 import time
 from collections import OrderedDict
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -25,6 +26,7 @@ from actors.messages import (
     Candidate,
     Candidates,
     Done,
+    Folder,
     GenerationRef,
     GetIndexView,
     IndexView,
@@ -36,6 +38,7 @@ from actors.messages import (
     ReadDocument,
     ReadLines,
     ReportSuspect,
+    ResolveFolder,
     Row,
     Search,
     SearchAnswer,
@@ -68,7 +71,10 @@ POISON_KEPT = 256
 # Of the time that is left, the share for the generation: what remains is for the keyword search that replaces it.
 GENERATION_SHARE = 0.7
 FOLLOW_EVERY_S = 1.0
+WORKER_WAIT_S = 5.0
 REMOTE = "openai-compatible"
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class Gathered:
@@ -170,6 +176,8 @@ class Searcher:
                 answer = await self._search(message, envelope.deadline_ns)
             case ReadDocument():
                 answer = await self._read(message, envelope.deadline_ns)
+            case ResolveFolder():
+                answer = await self._ask_any(message, Folder, envelope.deadline_ns)
             case PrepareGeneration():
                 answer = await self._prepare(message.generation)
             case ServeGeneration():
@@ -190,15 +198,22 @@ class Searcher:
         raise ActorUnavailable("no search worker is up to open the generation", retry_after_ms=1000)
 
     async def _read(self, message: ReadDocument, deadline_ns: int) -> Row:
-        worker = self._pool.any_worker()
-        if worker is None:
-            raise ActorUnavailable("no search worker is up to read notes", retry_after_ms=500)
         known = await self.house.ask(
             "core_writer", ListSources(tenant=message.tenant), SourceRoots, deadline_ns=deadline_ns
         )
         read = ReadLines(path=message.path, from_line=message.from_line, lines=message.lines, sources=known.sources)
+        return await self._ask_any(read, Row, deadline_ns)
+
+    async def _ask_any(self, message: Message, answer: type[Answer], deadline_ns: int) -> Answer:
+        """Ask whichever worker lives; right after the start it is worth waiting a moment for the first."""
+        with trio.move_on_after(min(WORKER_WAIT_S, seconds_until(deadline_ns))):
+            while self._pool.any_worker() is None:
+                await self.board.wait_changed()
+        worker = self._pool.any_worker()
+        if worker is None:
+            raise ActorUnavailable("no search worker is up", retry_after_ms=500)
         try:
-            return await worker.call(read, Row, deadline_ns=deadline_ns)
+            return await worker.call(message, answer, deadline_ns=deadline_ns)
         except WorkerDied as error:
             raise ActorUnavailable(f"search worker died: {error.cause}", retry_after_ms=500) from error
 

@@ -214,3 +214,15 @@ class _Page:
 def _cut(line: bytes, size: int) -> bytes:
     """Return at most `size` bytes of a line, without half a character at the end."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(line[:size]).encode()
+
+
+def resolve_folder(path: str) -> str:
+    """Return the folder that an absolute path leads to, links followed; raises InvalidParams when it cannot be read."""
+    if not Path(path).is_absolute() or "\0" in path or len(path) > PATH_CHARS_MAX:
+        raise InvalidParams(f"source.add refused: path is {path[:PATH_CHARS_MAX]!r}, it must be absolute")
+    resolved = Path(os.path.realpath(path))
+    if not resolved.is_dir():
+        raise InvalidParams(f"source.add refused: {path!r} is no folder on this machine")
+    if not os.access(resolved, os.R_OK | os.X_OK):
+        raise InvalidParams(f"source.add refused: folder {path!r} may not be read by this user")
+    return str(resolved)

@@ -131,6 +131,7 @@ class Pool:
             try:
                 async with trio.open_nursery() as nursery:
                     slot.worker = await self._house.start_worker(self._spec, nursery)
+                    self._changed()
                     nursery.start_soon(self._warm_up, slot, slot.worker)
                     await self._equip(slot, slot.worker)
             except* WorkerDied as group:

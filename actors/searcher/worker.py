@@ -16,15 +16,17 @@ from actors.frames import Setup
 from actors.messages import (
     Done,
     DropGeneration,
+    Folder,
     LoadGeneration,
     Message,
     Query,
     ReadLines,
+    ResolveFolder,
     Row,
     SearcherWork,
     WarmUp,
 )
-from actors.searcher.documents import DocumentLimits, read_lines
+from actors.searcher.documents import DocumentLimits, read_lines, resolve_folder
 from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
 from actors.searcher.store import GenerationStore
 from actors.settings import RoomSetup
@@ -43,6 +45,7 @@ class SearcherRoom:
         self.lanes: Mapping[type[Message], str] = {
             Query: "search",
             ReadLines: "read",
+            ResolveFolder: "read",
             LoadGeneration: "load",
             DropGeneration: "load",
             WarmUp: "warm",
@@ -62,6 +65,8 @@ class SearcherRoom:
                 return self._search(message, call)
             case ReadLines():
                 return Row(row=read_lines(message, self._document_limits(), call.check))
+            case ResolveFolder():
+                return Folder(path=resolve_folder(message.path))
             case LoadGeneration():
                 self._store.load(message.generation, deadline_ns=call.deadline_ns)
             case DropGeneration():

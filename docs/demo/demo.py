@@ -21,6 +21,7 @@ from stage import Failed, Stage, expect
 # Patience for a busy machine: builds run at idle priority. On a quiet one it is a matter of seconds.
 GENERATION_WAIT_S = 150.0
 VECTORS_WAIT_S = 80.0
+BACK_WAIT_S = 60.0
 GROUP = 40  # events in one event.append_many
 PAGE = 500  # events in one page of session.history
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -147,8 +148,7 @@ def settle(stage: Stage) -> None:
     say(f"  {load.searches} searches were answered. {load.asked_fresh} of them asked for the event that had been")
     say(f"  acknowledged a moment before; {load.found_fresh} found it.")
     expect(not load.missed, f"acknowledged events were not found by their words: {', '.join(load.missed[:5])}")
-    answer = stage.bridge.call("memory.search", query=IN_ITS_WORDS[0][1], limit=5)
-    expect(bool(answer["hits"]) and answer["generation"] is not None, "the index does not answer after the kills")
+    expect(_answers_from_the_index(stage), f"the index does not answer {BACK_WAIT_S:g} s after the kills")
 
 
 ACTS = (start, append, search_at_once, add_notes, ask, ask_again, show_left_out, make_it_rough, settle)
@@ -163,6 +163,17 @@ def _ask(stage: Stage, query: str, kind: str = "", *, hits: int = 2) -> list[Any
     answer = stage.bridge.call("memory.search", query=query, limit=5)
     show_answer(answer, hits=hits)
     return list(answer["hits"])
+
+
+def _answers_from_the_index(stage: Stage) -> bool:
+    """Search until a generation answers and not the words alone; return whether one does in time."""
+    expires = time.monotonic() + BACK_WAIT_S
+    while time.monotonic() < expires:
+        answer = stage.bridge.call("memory.search", query=IN_ITS_WORDS[0][1], limit=5)
+        if answer["hits"] and answer["generation"] is not None:
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def _all_embedded(index: dict[str, Any]) -> bool:
@@ -232,8 +243,9 @@ def leave(place: Place, *, keep: bool) -> list[str]:
     """Drain the daemon and remove the directory; return what was left behind. Not to be interrupted."""
     for each in SIGNALS:
         signal.signal(each, lambda *_: None)
-    headline("Leaving")
+    # First the deed and then the words: there may be nobody left to print to.
     left = place.leave(keep=keep)
+    headline("Leaving")
     say(f"The daemon has drained; {place.root} {'is kept' if keep else 'is removed'}.")
     for remains in left:
         bad(f"left behind: {remains}")

@@ -12,35 +12,20 @@ import trio
 
 from chaos.client import ROOT, Client, RpcError, open_bridge, open_socket
 from chaos.daemon import Daemon
+from chaos.history import read_session
 from tests.integration.conftest import Serve
 
 EVENT: dict[str, Any] = {"session_id": "s", "actor": "user", "content": "x"}
 
 
-async def arrived(answers: list[dict[str, Any]], count: int) -> None:
-    """Wait until so many answers are there."""
-    with trio.fail_after(30):
-        while len(answers) < count:  # noqa: ASYNC110 - the client under test has no event for lines that are not ours
-            await trio.sleep(0.005)
-
-
-async def raw(client: Client, line: bytes) -> dict[str, Any]:
-    """Send one raw line and return the answer that has no id of ours."""
-    answers: list[dict[str, Any]] = []
-    original = client._deliver
-
-    def deliver(text: bytes) -> None:
-        message = json.loads(text)
-        if message.get("id") is None or message.get("id") == "raw":
-            answers.append(message)
-        else:
-            original(text)
-
-    client._deliver = deliver  # type: ignore[method-assign]
+async def raw(client: Client, line: bytes, count: int = 1) -> list[dict[str, Any]]:
+    """Send raw bytes and return the answers to them."""
+    client.strays.clear()
     await client.send_line(line + b"\n")
-    await arrived(answers, 1)
-    client._deliver = original  # type: ignore[method-assign]
-    return answers[0]
+    with trio.fail_after(30):
+        while len(client.strays) < count:  # noqa: ASYNC110 - the client has no event for lines that are not its own
+            await trio.sleep(0.005)
+    return list(client.strays)
 
 
 async def test_lines_that_are_no_requests(serve: Serve) -> None:
@@ -57,7 +42,8 @@ async def test_lines_that_are_no_requests(serve: Serve) -> None:
             b'{"a":' * 100_000: -32700,
         }
         for line, code in cases.items():
-            assert (await raw(client, line))["error"]["code"] == code, line[:80]
+            (answer,) = await raw(client, line)
+            assert answer["error"]["code"] == code, line[:80]
             assert (await client.call("system.health"))["live"]
 
 
@@ -83,6 +69,8 @@ async def test_lines_that_are_no_requests(serve: Serve) -> None:
         ("event.append", {**EVENT, "tags": ["x"] * 1000}, "tags"),
         ("event.append", {**EVENT, "ts": "2026-13-01"}, "not a time"),
         ("event.append", {**EVENT, "meta": {"a": "x" * 300_000}}, "meta"),
+        ("event.append", {**EVENT, "meta": json.loads("[" * 500 + "]" * 500)}, "meta"),
+        ("event.append", {**EVENT, "meta": {"a": json.loads("[" * 500 + "]" * 500)}}, "nested"),
         ("event.append", {**EVENT, "wait_for": "ever"}, "searchable"),
         ("event.append", {"session_id": "s", "actor": "user"}, "content"),
         ("event.append_many", {"events": []}, "events"),
@@ -132,7 +120,8 @@ async def test_lone_surrogates_are_refused_and_nothing_is_stored(serve: Serve) -
     async with serve() as (_, client):
         line = rb'{"jsonrpc":"2.0","id":"raw","method":"event.append","params":'
         line += rb'{"session_id":"s","actor":"user","content":"bad \ud800 text"}}'
-        assert (await raw(client, line))["error"]["code"] in (-32700, -32602)
+        (answer,) = await raw(client, line)
+        assert answer["error"]["code"] == -32700 and answer["id"] == "raw"
         assert (await client.call("session.history", {"session_id": "s"}))["events"] == []
 
 
@@ -179,17 +168,8 @@ async def test_queries_that_look_like_syntax_never_fail_and_are_found(serve: Ser
 async def test_a_request_id_in_flight_may_not_be_used_twice(serve: Serve) -> None:
     async with serve() as (_, client):
         line = b'{"jsonrpc":"2.0","id":"raw","method":"memory.search","params":{"query":"x"}}'
-        first, second = await two(client, line)
+        first, second = await raw(client, line + b"\n" + line, count=2)
         assert {first.get("id"), second.get("id")} == {"raw", None}
-
-
-async def two(client: Client, line: bytes) -> list[dict[str, Any]]:
-    """Send a line twice at once and return both answers."""
-    answers: list[dict[str, Any]] = []
-    client._deliver = lambda text: answers.append(json.loads(text))  # type: ignore[method-assign]
-    await client.send_line(line + b"\n" + line + b"\n")
-    await arrived(answers, 2)
-    return answers
 
 
 async def test_native_output_on_descriptor_1_does_not_break_the_protocol(data: Path, config: Path) -> None:
@@ -300,8 +280,8 @@ async def test_a_full_disk_refuses_appends_and_nothing_acknowledged_is_lost(data
                     refused = error
                     break
             assert refused is not None and refused.code == 1005 and refused.outcome == "not_executed", refused
-            page = await client.call("session.history", {"session_id": "s", "limit": 200})
-            assert [event["event_id"] for event in page["events"]] == [each["event_id"] for each in stored]
+            events = await read_session(client, "s")
+            assert [event["event_id"] for event in events] == [each["event_id"] for each in stored]
             assert (await client.call("memory.search", {"query": "xxx"}))["hits"] is not None
         await daemon.stop()
     finally:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,9 +31,9 @@ async def fill(client: Client) -> None:
     await client.call("unit.put", {"type": "profile", "scope": "user", "text": "Anna: tea, 乌龙", "unit_id": "u1"})
 
 
-async def indexed(client: Client, *, vectors: bool = False) -> dict[str, object]:
+async def indexed(client: Client, *, vectors: bool = False) -> dict[str, Any]:
     """Wait until a generation holds everything, with its vectors if that is asked for."""
-    status: dict[str, object] = await wait_until(
+    status: dict[str, Any] = await wait_until(
         client,
         lambda s: (
             s["generation"] is not None
@@ -145,11 +146,9 @@ async def test_a_damaged_generation_is_never_served(data: Path, config: Path, se
         await client.call("event.append", {"session_id": "s", "actor": "user", "content": "one more"})
         second = await indexed(client)
     folder = data / "generation_builder" / f"gen-{second['generation']:06d}"
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files:
+    classes = {(path.parent.name[:4], path.suffix): path for path in sorted(folder.rglob("*")) if path.stat().st_size}
+    for path in (path for path in classes.values() if path.is_file()):
         content = path.read_bytes()
-        if not content:
-            continue
         damaged = bytearray(content)
         damaged[len(damaged) // 2] ^= 0xFF
         path.write_bytes(bytes(damaged))

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,10 @@ async def append(client: Client, content: str, **more: object) -> dict[str, obje
     return result
 
 
-async def indexed(client: Client) -> dict[str, object]:
+async def indexed(client: Client) -> dict[str, Any]:
     """Wait until a generation holds everything that was written."""
     await client.call("index.rebuild")
-    status: dict[str, object] = await wait_until(
+    status: dict[str, Any] = await wait_until(
         client,
         lambda s: s["generation"] and not s["building"] and s["behind"] == {"events": 0, "units": 0},
         method="index.status",

@@ -13,6 +13,7 @@ from supervisor.rpc import (
     LineSplitter,
     Malformed,
     Request,
+    check_depth,
     decode_params,
     encode_error,
     encode_failure,
@@ -117,3 +118,17 @@ def test_an_endless_line_costs_no_memory_and_the_stream_stays_in_step() -> None:
         found += splitter.feed(b"x" * 1000)
     found += splitter.feed(b"\nnext\n")
     assert found == [None, b"next"]
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for number in range(levels):
+        value = [value] if number % 2 else {"a": value}
+    return value
+
+
+def test_deep_nesting_is_refused() -> None:
+    assert check_depth(nested(100), "meta") == nested(100)
+    with pytest.raises(InvalidParams, match="meta: nested more than 100 levels"):
+        check_depth(nested(101), "meta")
+    assert check_depth(None, "meta") is None

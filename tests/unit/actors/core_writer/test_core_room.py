@@ -499,6 +499,16 @@ def test_the_oldest_results_are_dropped_in_idle_time(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- roots, numbers, the file
 
 
+def test_two_roots_never_share_a_name(tmp_path: Path) -> None:
+    with core(tmp_path) as room:
+        assert row(room, AddSource(path="/a/notes"))["name"] == "notes"
+        assert row(room, AddSource(path="/b/notes"))["name"] == "notes-2"
+        assert row(room, AddSource(path="/c/notes"))["name"] == "notes-3"
+        assert row(room, AddSource(path="/a/notes", tenant="other"))["name"] == "notes"
+        with pytest.raises(InvalidParams, match="another source is called 'notes-2'"):
+            row(room, AddSource(path="/d", name="notes-2"))
+
+
 def test_roots_are_registered_once_and_removed_by_id_or_path(tmp_path: Path) -> None:
     with core(tmp_path) as room:
         added = row(room, AddSource(path="/home/me/notes/"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.errors import BulkheadError, Interrupted, InvalidParams, NotFound
 from actors.messages import ReadLines, SourceRoot
 from actors.searcher import documents
-from actors.searcher.documents import DocumentLimits, DocumentLines, read_lines
+from actors.searcher.documents import DocumentLimits, DocumentLines, read_lines, resolve_folder
 
 LIMITS = DocumentLimits(lines_max=100, bytes_max=10_000, suffixes=(".md", ".markdown"))
 Read = Callable[..., DocumentLines]
@@ -232,3 +232,19 @@ def test_any_page_equals_the_slice_of_the_lines(
     assert page.to_line == start + len(slice_) - 1
     assert page.next_from_line == (page.to_line + 1 if slice_ and page.to_line < len(expected) else None)
     assert not page.truncated
+
+
+def test_a_folder_is_resolved_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "file").write_text("x")
+    assert resolve_folder(str(tmp_path / "link")) == str(folder)
+    for path, complaint in (
+        ("notes", "must be absolute"),
+        (str(tmp_path / "none"), "no folder"),
+        (str(tmp_path / "file"), "no folder"),
+        ("/a\0b", "must be absolute"),
+    ):
+        with pytest.raises(InvalidParams, match=complaint):
+            resolve_folder(path)
