@@ -49,6 +49,7 @@ class SearcherNotice(msgspec.Struct, frozen=True, kw_only=True):
 
     serving: int | None = None
     workers_ready: int = 0
+    loaded: int = 0  # how many of them have the serving generation open
     active_pid: int | None = None
     spare_pid: int | None = None
     failovers: int = 0

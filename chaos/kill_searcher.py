@@ -5,6 +5,8 @@ when it was: a query of which both workers were gone is answered by keyword and 
 """
 
 import random
+import time
+from collections import Counter
 
 import trio
 
@@ -27,16 +29,16 @@ async def run(given: Run) -> Verdict:
     daemon = Daemon(given.data)
     daemon.start()
     await daemon.connected()
-    instants = []
+    instants: list[float] = []
     async with open_socket(daemon.socket_path) as client, trio.open_nursery() as nursery:
         nursery.start_soon(append_steadily, client, "s", history, list[Sample](), random.Random(given.seed))
-        await wait_until(client, lambda s: s["index"]["generation"] and s["searcher"]["workers_ready"] == 2)
+        await wait_until(client, lambda s: s["index"]["generation"] and both_serve(s))
         for number in range(SEARCHERS):
             nursery.start_soon(search_steadily, client, samples, random.Random(given.seed + number))
         for _ in range(kills):
             status = await wait_until(client, both_serve)
             await trio.sleep(0.2 + given.rng.random())
-            instants.append(trio.current_time())
+            instants.append(time.monotonic())
             samples_before = len(samples)
             kill(status["actors"]["searcher"]["pid"])
             await trio.sleep(AFFECTED_S)
@@ -55,6 +57,7 @@ async def run(given: Run) -> Verdict:
         if sample.error is None and sample.generation is None and not sample.degraded
     ]
     slow = [sample.seconds * 1000 for sample in samples]
+    hit = [s.seconds * 1000 for s in samples if any(s.at <= at <= s.at + s.seconds for at in instants)]
     return Verdict(
         scenario=SCENARIO.name,
         seed=given.seed,
@@ -62,7 +65,9 @@ async def run(given: Run) -> Verdict:
         faults=len(instants),
         facts={
             "queries": len(samples),
-            "degraded": sum(bool(sample.degraded) for sample in samples),
+            "degraded": Counter(code for sample in samples for code in sample.degraded),
+            "affected": len(hit),
+            "affected_ms_p99": round(percentile(hit, 0.99), 1),
             "ms_p50": round(percentile(slow, 0.5), 1),
             "ms_p99": round(percentile(slow, 0.99), 1),
             "ms_max": round(max(slow, default=0.0), 1),
@@ -71,10 +76,10 @@ async def run(given: Run) -> Verdict:
 
 
 def both_serve(status: dict[str, object]) -> bool:
-    """Say whether both workers are up."""
+    """Say whether both workers have the serving generation open."""
     searcher = status["searcher"]
     assert isinstance(searcher, dict)
-    return bool(searcher["workers_ready"] == 2)
+    return bool(searcher["loaded"] == 2)
 
 
 SCENARIO = Scenario("kill_searcher", "SIGKILL the active search worker under queries", run)

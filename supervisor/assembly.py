@@ -55,7 +55,6 @@ class Assembly:
             mailboxes={name: child.mailbox for name, child in self.supervisor.children.items()},
             health=self.health,
             config=config,
-            builder=boards.builder,
             drain=self._stopping.set,
             epoch=uuid.uuid4().hex,
         )

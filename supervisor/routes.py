@@ -15,7 +15,6 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from actors.actor import Board
 from actors.errors import BulkheadError, InvalidParams, NotFound
 from actors.mailbox import Mailbox
 from actors.messages import (
@@ -58,7 +57,6 @@ from actors.messages import (
     UnitHistory,
     VerifyIndex,
 )
-from actors.notices import BuilderNotice
 from supervisor import params as wire
 from supervisor.config import Config
 from supervisor.health import Health
@@ -68,6 +66,7 @@ from supervisor.times import format_ts, parse_ts
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 HINT_EVERY_S = 0.2
+LOOK_EVERY_S = 0.1
 CITATION = re.compile(r"^(?P<path>.+)#L(?P<from>\d+)(?:-L(?P<to>\d+))?$", re.DOTALL)
 
 
@@ -119,14 +118,12 @@ class Routes:
         mailboxes: Mapping[str, Mailbox],
         health: Health,
         config: Config,
-        builder: Board[BuilderNotice],
         drain: Callable[[], None],
         epoch: str,
     ) -> None:
         self.mailboxes = mailboxes
         self.health = health
         self.config = config
-        self.builder = builder
         self.drain = drain
         self.epoch = epoch
         self._hinted_at = 0.0
@@ -175,16 +172,24 @@ class Routes:
         return limit
 
     async def wait_searchable(self, scope: Scope, *, event_seq: int) -> bool:
-        """Wait until a published generation covers an event; False when the deadline came first."""
+        """Wait until a published generation covers an event and is open; False when the deadline came first."""
         self.hint()
         remaining = (scope.deadline_ns - time.monotonic_ns()) / 1e9
         with trio.move_on_after(max(0.0, remaining)):
-            while True:
-                serving = self.builder.notice.serving
-                if serving is not None and serving.covers.event_seq >= event_seq:
-                    return True
-                await self.builder.wait_changed()
+            while not self._searchable(event_seq):
+                with trio.move_on_after(LOOK_EVERY_S):
+                    await self.health.searcher.wait_changed()
+            return True
         return False
+
+    def _searchable(self, event_seq: int) -> bool:
+        serving, searcher = self.health.builder.notice.serving, self.health.searcher.notice
+        return (
+            serving is not None
+            and serving.covers.event_seq >= event_seq
+            and searcher.serving == serving.generation
+            and searcher.loaded > 0
+        )
 
 
 class UnknownMethod(InvalidParams):

@@ -130,6 +130,7 @@ class Searcher:
             SearcherNotice(
                 serving=None if self._serving is None else self._serving.generation,
                 workers_ready=sum(pid is not None for pid in (active, spare)),
+                loaded=0 if self._serving is None else self._pool.loaded(self._serving.generation),
                 active_pid=active,
                 spare_pid=spare,
                 failovers=self._pool.failovers,
@@ -229,7 +230,7 @@ class Searcher:
         finally:
             if lease is not None:
                 self._leases.release(lease)
-        ranked, mode = self._rank(message, gathered)
+        ranked, mode = self._rank(message, gathered, serving)
         if gathered.degraded:
             self._degraded += 1
         quality = Quality(
@@ -282,6 +283,7 @@ class Searcher:
                 result = await worker.call(query, QueryResult, deadline_ns=share_ns)
             except WorkerDied as error:
                 # The query goes to the other worker at once; a query that kills both is not tried a third time.
+                self._pool.bury(worker)
                 self._count_death(key)
                 detail = f"search worker died: {error.cause}"
             except GenerationSuspect as error:
@@ -293,6 +295,7 @@ class Searcher:
                 code, detail = "generation_not_searched", error.message
                 break
             else:
+                self._deaths.pop(key, None)  # it was in hand at a death, but not the cause
                 gathered.result = result
                 gathered.degraded.extend(result.degraded)
                 return
@@ -312,8 +315,8 @@ class Searcher:
                 # A late or absent vector degrades the answer to keywords; it never delays it.
                 gathered.degraded.append(("embedder_unavailable", error.message))
                 mode = "keyword"
-        elif self._remote is not None:
-            mode = "keyword"
+        elif self._remote is not None or (self._provider is None and mode == "hybrid"):
+            mode = "keyword"  # configured so: an answer without vectors is then complete, not degraded
         return Query(
             generation=serving.generation,
             query=message.query,
@@ -365,7 +368,9 @@ class Searcher:
             text = f"{found.behind} {'events' if events else 'units'} are not in the keyword index yet"
             gathered.degraded.append(("keyword_index_behind", text))
 
-    def _rank(self, message: Search, gathered: Gathered) -> tuple[list[Ranked], SearchMode]:
+    def _rank(
+        self, message: Search, gathered: Gathered, serving: GenerationRef | None
+    ) -> tuple[list[Ranked], SearchMode]:
         overlay = [*_found(gathered.events), *_found(gathered.units)]
         changed = gathered.units.changed if gathered.units is not None else ()
         result = gathered.result
@@ -373,9 +378,22 @@ class Searcher:
         text = merge_overlay(result.text if result is not None else (), overlay, changed)
         near = mask(result.vector, changed) if result is not None else []
         weight = weight_for(message.query, self.limits, mode=mode, provider=self._provider)
+        if mode == "hybrid":
+            weight *= _coverage(serving)
         list_max = max(self.limits.candidates_max, message.limit)
         ranked = fuse(text, near, weight=weight, list_max=list_max, exact=identifiers(message.query))
         return at_least(ranked, message.min_score), mode
+
+
+def _coverage(serving: GenerationRef | None) -> float:
+    """Return the embedded share of a generation.
+
+    Scores are scaled over the rows that have vectors; while those are few, the best of them need not be good, and
+    must not outrank what the words found.
+    """
+    if serving is None or not serving.vectors_want:
+        return 1.0
+    return serving.vectors_have / serving.vectors_want
 
 
 def _found(candidates: Candidates | None) -> list[Candidate]:

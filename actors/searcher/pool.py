@@ -79,6 +79,13 @@ class Pool:
                 return slot.worker
         return None
 
+    def bury(self, worker: Worker) -> None:
+        """Stop offering a worker that a caller saw die; its slot notices a moment later by itself."""
+        for slot in self._slots:
+            if slot.worker is worker:
+                slot.worker = None
+                slot.loaded.clear()
+
     def any_worker(self) -> Worker | None:
         """Return a live worker, whatever it has open; the spare first, which has less to do."""
         return next((slot.worker for slot in reversed(self._slots) if slot.worker is not None), None)
@@ -118,6 +125,10 @@ class Pool:
         self._wanted_changed.set()
         self._wanted_changed = trio.Event()
         self._changed()
+
+    def loaded(self, generation: int) -> int:
+        """Return how many workers have a generation open."""
+        return sum(slot.serves(generation) for slot in self._slots)
 
     def pids(self) -> tuple[int | None, int | None]:
         """Return the process ids of the active worker and of the spare."""
