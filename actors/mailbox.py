@@ -279,7 +279,9 @@ class Mailbox:
                 # A cancellation may still be delivered at the caller's next checkpoint: it is in hand already,
                 # so the supervisor settles it like any other.
                 return envelope
-            arrived = self._arrived[tray] = trio.Event()
+            arrived = self._arrived.get(tray)
+            if arrived is None or arrived.is_set():  # else somebody waits on it already and must not lose it
+                arrived = self._arrived[tray] = trio.Event()
             await arrived.wait()
 
     def take_nowait(self, tray: str = DEFAULT_TRAY) -> Envelope | None:

@@ -265,11 +265,13 @@ class Worker:
         if self._died is not None or self._kill_cause is not None or not self._ready.is_set():
             return None
         self._silent_ms += elapsed_ms
+        grace_ns = self.spec.interrupt_grace_ms * 1_000_000
         for seq, call in self._pending.items():
             if now_ns >= call.deadline_ns and not call.interrupted_ns:
                 self._interrupt(seq, call)
-            elif call.interrupted_ns and now_ns - call.interrupted_ns > self.spec.interrupt_grace_ms * 1_000_000:
-                self.kill(f"call still running {self.spec.interrupt_grace_ms} ms after it was interrupted")
+            elif call.interrupted_ns and now_ns - max(call.interrupted_ns, call.deadline_ns) > grace_ns:
+                # A call whose caller left early was interrupted early; that alone is no reason to kill.
+                self.kill(f"call still running {self.spec.interrupt_grace_ms} ms after its deadline")
                 return self._kill_cause
         if not self._pending and self._silent_ms > self.spec.silence_ms:
             self.kill(f"silent for {self._silent_ms:.0f} ms")

@@ -15,6 +15,7 @@ from supervisor import paths
 from supervisor.claim import Claim, Refused
 
 EXIT_OK = 0
+EXIT_INTERNAL = 70
 EXIT_CONFIG = 78
 
 
@@ -40,6 +41,9 @@ def main(data: Path, config: Path | None, stdio: bool) -> int:
 
 def _run(claim: Claim, config_path: Path | None, pipes: tuple[int, int] | None) -> int:
     # Imported here: the socket above already takes connections.
+    import logging
+    import traceback
+
     import trio
 
     from supervisor import logs
@@ -53,5 +57,10 @@ def _run(claim: Claim, config_path: Path | None, pipes: tuple[int, int] | None) 
     except ConfigError as error:
         print(f"bulkhead: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    trio.run(assembly.run, pipes)
+    try:
+        trio.run(assembly.run, pipes)
+    except Exception:
+        traceback.print_exc()
+        logging.getLogger("bulkhead.daemon").exception("internal error")
+        return EXIT_INTERNAL
     return EXIT_OK

@@ -70,6 +70,7 @@ TRIES = 2
 POISON_KEPT = 256
 # Of the time that is left, the share for the generation: what remains is for the keyword search that replaces it.
 GENERATION_SHARE = 0.7
+ANSWER_NS = 30_000_000  # kept back from the deadline for ranking and encoding
 FOLLOW_EVERY_S = 1.0
 WORKER_WAIT_S = 5.0
 REMOTE = "openai-compatible"
@@ -279,8 +280,11 @@ class Searcher:
             worker = self._pool.pick(serving.generation)
             if worker is None:
                 break
+            result = None
             try:
-                result = await worker.call(query, QueryResult, deadline_ns=share_ns)
+                with trio.move_on_after(seconds_until(share_ns)):
+                    # The worker stops a little earlier and then answers with the list that is ready.
+                    result = await worker.call(query, QueryResult, deadline_ns=share_ns - ANSWER_NS)
             except WorkerDied as error:
                 # The query goes to the other worker at once; a query that kills both is not tried a third time.
                 self._pool.bury(worker)
@@ -295,6 +299,9 @@ class Searcher:
                 code, detail = "generation_not_searched", error.message
                 break
             else:
+                if result is None:
+                    code, detail = "generation_late", "the generation did not answer in its share of the deadline"
+                    break
                 self._deaths.pop(key, None)  # it was in hand at a death, but not the cause
                 gathered.result = result
                 gathered.degraded.extend(result.degraded)
@@ -331,7 +338,7 @@ class Searcher:
     async def _ask_truth(
         self, message: Search, newer_than: tuple[int, int], deadline_ns: int, gathered: Gathered
     ) -> None:
-        limit_ns = min(deadline_ns, deadline_after(self.limits.overlay_deadline_ms / 1000))
+        limit_ns = min(deadline_ns - ANSWER_NS, deadline_after(self.limits.overlay_deadline_ms / 1000))
         limit = max(self.limits.candidates_max, message.limit)
         async with trio.open_nursery() as nursery:
             if "events" in message.corpora:
@@ -355,10 +362,15 @@ class Searcher:
 
     async def _ask_owner(self, owner: str, message: Message, limit_ns: int, gathered: Gathered) -> None:
         events = owner == "transcript_appender"
+        found = None
+        detail = f"{owner} did not answer in time"
         try:
-            found = await self.house.ask(owner, message, Candidates, deadline_ns=limit_ns)
+            with trio.move_on_after(seconds_until(limit_ns)):
+                found = await self.house.ask(owner, message, Candidates, deadline_ns=limit_ns)
         except BulkheadError as error:
-            gathered.degraded.append(("events_unavailable" if events else "units_unavailable", error.message))
+            detail = error.message
+        if found is None:
+            gathered.degraded.append(("events_unavailable" if events else "units_unavailable", detail))
             return
         if events:
             gathered.events = found
