@@ -86,6 +86,7 @@ class SearcherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     document_lines_max: int = 2000
     document_bytes_max: int = 256 * KIB
     vector_weight: float = 0.45
+    vector_weight_unspaced: float = 0.55
     vector_weight_code: float = 0.15
     rss_bytes_max: int = 4096 * MIB
 

@@ -82,9 +82,11 @@ def measure(question: Question, found: list[str]) -> Measures:
     good = {identifier for group in groups for identifier in group}
     first = next((rank for rank, identifier in enumerate(found, 1) if identifier in good), None)
     if question.units:
-        recalls = [float(any(identifier in good for identifier in found[:k])) for k in (5, 10)]
-    else:
-        recalls = [len(good & set(found[:k])) / len(good) for k in (5, 10)]
+        # One answering page is enough, so only the first hit counts, and the best possible rank is 1.
+        hit = [float(first is not None and first <= k) for k in (5, 10)]
+        gain = 1 / math.log2(first + 1) if first is not None and first <= 10 else 0.0
+        return Measures(hit[0], hit[1], gain, 1 / first if first else 0.0)
+    recalls = [len(good & set(found[:k])) / len(good) for k in (5, 10)]
     gains = sum(1 / math.log2(rank + 1) for rank, identifier in enumerate(found[:10], 1) if identifier in good)
     best = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(good), 10) + 1))
     return Measures(recalls[0], recalls[1], gains / best, 1 / first if first else 0.0)

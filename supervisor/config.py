@@ -156,7 +156,14 @@ def check(config: Config) -> Config:
         <= config.generation_builder.chunk_tokens_max,
         "generation_builder.generations_kept must be at least 1": config.generation_builder.generations_kept >= 1,
         "generation_builder.duty_percent_max must be in 1..100": 1 <= config.generation_builder.duty_percent_max <= 100,
-        "searcher.vector_weight must be in 0..1": 0 <= config.searcher.vector_weight <= 1,
+        "searcher.vector_weight and its variants must be in 0..1": all(
+            0 <= weight <= 1
+            for weight in (
+                config.searcher.vector_weight,
+                config.searcher.vector_weight_unspaced,
+                config.searcher.vector_weight_code,
+            )
+        ),
         "cache_manager.bytes_max must be at least 1 MiB": config.cache_manager.bytes_max >= MIB,
         "logs.level must be one of debug, info, warning, error": config.logs.level
         in ("debug", "info", "warning", "error"),

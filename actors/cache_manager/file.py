@@ -10,7 +10,7 @@ from pathlib import Path
 
 from actors.child import StoreLost
 from actors.errors import BulkheadError, Quarantined, StoreBroken
-from actors.sqlite import Database, FileKind, open_reader, open_writer, prepare_directory, remove_database
+from actors.sql.database import Database, FileKind, open_reader, open_writer, prepare_directory, remove_database
 
 REPLACED_MAX = 3
 REPLACED_WINDOW_S = 3600.0

@@ -5,9 +5,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from actors import meta
 from actors.settings import CacheManagerSettings
-from actors.sqlite import FileKind, read_schema
+from actors.sql import meta
+from actors.sql.database import FileKind, read_schema
 
 FILE_NAME = "cache.db"
 PAGE_BYTES = 4096

@@ -26,7 +26,7 @@ from actors.messages import (
     Vectors,
 )
 from actors.settings import RoomSetup
-from actors.sqlite import Call, Until, checkpoint, file_bytes, transaction, wal_bytes
+from actors.sql.database import Call, Until, checkpoint, file_bytes, transaction, wal_bytes
 
 Facts = dict[str, int | float | str | bool | None]
 DIMENSIONS_MAX = 65_536

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from actors.core_writer import units
-from actors.filters import where
-from actors.keywords import Document, Hit, KeywordIndex, Question, Slice
 from actors.messages import Candidate, Candidates, SearchUnits
-from actors.rows import rows_limit
-from actors.sqlite import Until
+from actors.sql.database import Until
+from actors.sql.filters import where
+from actors.sql.keywords import Document, Hit, KeywordIndex, Question, Slice
+from actors.sql.rows import rows_limit
 from actors.terms import unit_terms
 from actors.text import analyse_query, snippet
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from actors.errors import InvalidParams, NotFound
 from actors.messages import SessionActivity
-from actors.rows import encode_row, raw_json, rfc3339
+from actors.sql.rows import encode_row, raw_json, rfc3339
 
 _COLUMNS = "session_id, status, title, agent, meta, created_at, updated_at, last_active_at, closed_at, last_seq, events"
 # Where a row stands in the list: its last activity in µs, and its id, which may hold anything.

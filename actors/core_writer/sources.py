@@ -4,11 +4,11 @@ import itertools
 import sqlite3
 from pathlib import PurePath
 
-from actors import meta
 from actors.core_writer.store import SOURCES_SEQ
 from actors.errors import InvalidParams, NotFound
 from actors.messages import SourceRoot
-from actors.rows import encode_row, rfc3339
+from actors.sql import meta
+from actors.sql.rows import encode_row, rfc3339
 
 _COLUMNS = "source_id, path, name, added_at, tenant"
 

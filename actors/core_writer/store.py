@@ -2,9 +2,9 @@
 
 import sqlite3
 
-from actors import meta
 from actors.settings import CoreWriterSettings
-from actors.sqlite import FileKind, read_schema
+from actors.sql import meta
+from actors.sql.database import FileKind, read_schema
 
 FILE_NAME = "core.db"
 CORE_SEQ = "core_seq"

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors import meta
 from actors.core_writer.store import CORE_SEQ
 from actors.errors import Conflict, InvalidParams, NotFound
-from actors.limits import check_id, check_ids, check_json, check_tags, check_text
 from actors.messages import PutUnit
-from actors.rows import encode_row, raw_json, rfc3339
 from actors.settings import CoreWriterSettings
+from actors.sql import meta
+from actors.sql.limits import check_id, check_ids, check_json, check_tags, check_text
+from actors.sql.rows import encode_row, raw_json, rfc3339
 
 _ROOM = "core_writer"
 _WHAT = "unit.put"

@@ -7,14 +7,11 @@ from sqlite3 import Connection
 
 import msgspec
 
-from actors import meta
 from actors.child import CallContext, serve
 from actors.core_writer import requests, sessions, sources, store, units
 from actors.core_writer.search import UnitSource, search_units
 from actors.errors import Quarantined
 from actors.frames import Setup
-from actors.keywords import KeywordSource
-from actors.limits import check_id, check_ids, check_json, check_text
 from actors.messages import (
     AddSource,
     AdoptSessions,
@@ -41,11 +38,14 @@ from actors.messages import (
     Statistics,
     UnitHistory,
 )
-from actors.rows import page, page_msgpack, rows_limit
 from actors.settings import RoomSetup
-from actors.sqlite import Call, transaction
-from actors.truth_room import TruthRoom
-from actors.ulid import RANDOM_BYTES, UlidMaker
+from actors.sql import meta
+from actors.sql.database import Call, transaction
+from actors.sql.keywords import KeywordSource
+from actors.sql.limits import check_id, check_ids, check_json, check_text
+from actors.sql.rows import page, page_msgpack, rows_limit
+from actors.sql.truth_room import TruthRoom
+from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 
 _ROOM = "core_writer"
 _SLICE_ROWS = 64

@@ -3,7 +3,7 @@
 The list is a conjunction over a whitelist of columns and operators; `store.py` turns each condition into a LanceDB
 expression with literal values. The tenant comes from the connection's principal and is always the first condition:
 there is no way to ask for a search without one, and nothing in `Filters` can take it away or widen it. The counterpart
-for the truth is `actors/filters.py`; the two agree on which member applies to which corpus.
+for the truth is `actors/sql/filters.py`; the two agree on which member applies to which corpus.
 """
 
 from typing import Literal
@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from actors.errors import InvalidParams
-from actors.filters import VALUES_MAX
 from actors.messages import Corpus, Filters
+from actors.sql.filters import VALUES_MAX
 
 Operator = Literal["eq", "any_of", "at_least", "below", "starts_with", "has"]
 Column = Literal["tenant", "session_id", "actor", "kind", "tags", "ts", "path", "type", "scope"]

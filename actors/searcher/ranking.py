@@ -19,7 +19,7 @@ import msgspec
 from actors.messages import Candidate, Corpus, SearchMode
 from actors.searcher.confidence import low_confidence
 from actors.settings import SearcherSettings
-from actors.text import is_code_like
+from actors.text import is_code_like, is_mostly_unspaced
 
 __all__ = [
     "Ranked",
@@ -72,7 +72,9 @@ def weight_for(query: str, settings: SearcherSettings, *, mode: SearchMode, prov
         return settings.vector_weight_code
     if settings.vector_weight != SearcherSettings().vector_weight:
         return settings.vector_weight
-    return WEIGHTS.get(provider or "", settings.vector_weight)
+    if provider in WEIGHTS:
+        return WEIGHTS[provider]
+    return settings.vector_weight_unspaced if is_mostly_unspaced(query) else settings.vector_weight
 
 
 def merge_overlay(

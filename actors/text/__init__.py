@@ -21,6 +21,7 @@ from actors.text.code_like import is_code_like
 from actors.text.dates import date_terms
 from actors.text.keyword_query import FTS5_TOKENIZE, LANCE_TOKENIZE, fts5_match
 from actors.text.length import estimate_tokens
+from actors.text.scripts import is_mostly_unspaced
 from actors.text.snippet import snippet
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "fts5_match",
     "index_text",
     "is_code_like",
+    "is_mostly_unspaced",
     "snippet",
 ]

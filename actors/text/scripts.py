@@ -31,3 +31,10 @@ INVISIBLE = re.compile(
 )
 
 UNSPACED_RUN = re.compile(f"([{UNSPACED}]+)")
+_WORD = re.compile(r"\w")
+
+
+def is_mostly_unspaced(text: str) -> bool:
+    """Say whether at least half of a text's letters and digits belong to a script without spaces."""
+    unspaced = sum(map(len, UNSPACED_RUN.findall(text)))
+    return unspaced > 0 and 2 * unspaced >= len(_WORD.findall(text))

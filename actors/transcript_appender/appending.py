@@ -9,14 +9,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from actors import meta
 from actors.errors import BulkheadError, Conflict, InvalidParams
 from actors.messages import Appended, AppendEvents, AppendResult
 from actors.settings import TranscriptAppenderSettings
-from actors.sqlite import Call, savepoint, transaction
+from actors.sql import meta
+from actors.sql.database import Call, savepoint, transaction
+from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 from actors.transcript_appender import sessions, store
 from actors.transcript_appender.drafts import Prepared, prepare, source_key
-from actors.ulid import RANDOM_BYTES, UlidMaker
 
 _SECOND_US = 1_000_000
 

@@ -4,9 +4,9 @@ import hashlib
 from typing import NamedTuple
 
 from actors.errors import InvalidParams
-from actors.limits import check_ids, check_json, check_tags, check_text, check_ts
 from actors.messages import AppendEvents, EventDraft
 from actors.settings import TranscriptAppenderSettings
+from actors.sql.limits import check_ids, check_json, check_tags, check_text, check_ts
 
 _ROOM = "transcript_appender"
 _WHAT = "append"

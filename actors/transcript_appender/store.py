@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.rows import encode_row, raw_json, rfc3339
 from actors.settings import TranscriptAppenderSettings
-from actors.sqlite import FileKind, read_schema
+from actors.sql.database import FileKind, read_schema
+from actors.sql.rows import encode_row, raw_json, rfc3339
 from actors.transcript_appender.drafts import Prepared
 
 FILE_NAME = "00000001.db"

@@ -9,7 +9,6 @@ import msgspec
 from actors.child import CallContext, serve
 from actors.errors import BulkheadError, InvalidParams, NotFound, Quarantined
 from actors.frames import Setup
-from actors.keywords import KeywordSource
 from actors.messages import (
     AppendBatch,
     AppendEvents,
@@ -30,13 +29,14 @@ from actors.messages import (
     TranscriptAppenderMessage,
     TranscriptStatus,
 )
-from actors.rows import page, rows_limit
 from actors.settings import RoomSetup
-from actors.sqlite import Call
+from actors.sql.database import Call
+from actors.sql.keywords import KeywordSource
+from actors.sql.rows import page, rows_limit
+from actors.sql.truth_room import TruthRoom
 from actors.transcript_appender import sessions, store
 from actors.transcript_appender.appending import Appender
 from actors.transcript_appender.search import EventSource, search_events
-from actors.truth_room import TruthRoom
 
 _TAIL_ROWS = 1000
 _PRUNE_ROWS = 256

@@ -18,12 +18,11 @@ from supervisor.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ROOMS = ("core_writer", "transcript_appender", "cache_manager", "generation_builder", "searcher")
-SHARED = {path.stem for path in (ROOT / "actors").glob("*.py")} | {"text", "embedding"}
 PURE = (
     "actors/frames.py",
-    "actors/filters.py",
-    "actors/limits.py",
-    "actors/rows.py",
+    "actors/sql/filters.py",
+    "actors/sql/limits.py",
+    "actors/sql/rows.py",
     "actors/terms.py",
     "actors/searcher/ranking.py",
     "actors/searcher/confidence.py",
@@ -39,15 +38,7 @@ PURE = (
     "supervisor/params.py",
 )
 IMPURE = {"trio", "sqlite3", "lancedb", "pyarrow", "time", "random", "os", "subprocess", "socket", "threading"}
-SQLITE_PLACES = (
-    "actors/sqlite.py",
-    "actors/keywords.py",
-    "actors/meta.py",
-    "actors/truth_room.py",
-    "actors/core_writer/",
-    "actors/transcript_appender/",
-    "actors/cache_manager/",
-)
+SQLITE_PLACES = ("actors/sql/", "actors/core_writer/", "actors/transcript_appender/", "actors/cache_manager/")
 LANCE_PLACES = ("actors/generation_builder/", "actors/searcher/store.py")
 
 

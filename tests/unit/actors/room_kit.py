@@ -17,8 +17,8 @@ from actors.core_writer.worker import CoreRoom
 from actors.frames import Crash, FrameSplitter, Setup, encode_frame, to_parent_decoder
 from actors.messages import AppendEvents, AppendResult, Candidates, EventDraft, Filters, Message, SearchEvents
 from actors.settings import RoomSetup
+from actors.sql.truth_room import TruthRoom
 from actors.transcript_appender.worker import TranscriptRoom
-from actors.truth_room import TruthRoom
 from tests.worker_client import ROOT, WorkerClient
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)

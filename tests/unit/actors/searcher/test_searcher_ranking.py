@@ -235,6 +235,21 @@ def test_the_weight_follows_the_question_the_model_and_what_there_is(
     assert weight_for(query, LIMITS, mode=mode, provider=provider) == weight  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("query", "weight"),
+    [
+        ("部署失败怎么办", 0.55),
+        ("部署失败 fail 怎么办", 0.55),
+        ("deploy 失败", 0.45),
+        ("カレーの作り方", 0.55),
+        ("123", 0.45),
+    ],
+)
+def test_scripts_without_spaces_give_meaning_more_weight(query: str, weight: float) -> None:
+    settings = SearcherSettings(vector_weight_code=0.45)
+    assert weight_for(query, settings, mode="hybrid", provider="local-e5") == weight
+
+
 def test_a_weight_that_the_user_set_applies_to_every_model() -> None:
     limits = SearcherSettings(vector_weight=0.6, vector_weight_code=0.3)
     for provider in ("local-e5", "local-use", "openai-compatible"):

@@ -8,7 +8,7 @@ from actors.child import CallContext, serve
 from actors.frames import Setup
 from actors.messages import AppendEvents, Message, TranscriptStatus
 from actors.settings import RoomSetup
-from actors.sqlite import transaction
+from actors.sql.database import transaction
 from actors.transcript_appender.worker import TranscriptRoom
 
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c"

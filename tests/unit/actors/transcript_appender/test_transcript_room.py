@@ -43,7 +43,7 @@ from actors.messages import (
     TranscriptStatus,
 )
 from actors.settings import TranscriptAppenderSettings
-from actors.sqlite import checkpoint
+from actors.sql.database import checkpoint
 from actors.transcript_appender.worker import TranscriptRoom
 from tests.unit.actors.room_kit import ask, found_seqs, rows_of, say, transcript
 

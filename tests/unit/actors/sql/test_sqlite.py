@@ -13,7 +13,7 @@ import pytest
 
 from actors.child import StoreLost
 from actors.errors import DiskFull, Interrupted, Quarantined, StoreBroken, StoreBusy
-from actors.sqlite import (
+from actors.sql.database import (
     Database,
     FileKind,
     Until,
@@ -89,8 +89,8 @@ def test_eight_processes_open_a_fresh_file_at_once_and_write(path: Path) -> None
     script = f"""
 import sys
 from pathlib import Path
-from actors.sqlite import Until, open_writer, transaction
-from tests.unit.actors.test_sqlite import KIND, insert
+from actors.sql.database import Until, open_writer, transaction
+from tests.unit.actors.sql.test_sqlite import KIND, insert
 sys.stdin.readline()
 connection = open_writer(Path({str(path)!r}), KIND)
 for n in range(100):

@@ -18,12 +18,12 @@ from sqlite3 import Connection, sqlite_version
 
 import msgspec
 
-from actors import keywords, meta
 from actors.child import CallContext, StoreLost
 from actors.errors import BulkheadError
 from actors.messages import Message
 from actors.settings import RoomSetup
-from actors.sqlite import (
+from actors.sql import keywords, meta
+from actors.sql.database import (
     Call,
     Database,
     FileKind,

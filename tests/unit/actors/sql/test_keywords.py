@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from actors import keywords
 from actors.errors import Quarantined
-from actors.filters import Where
-from actors.keywords import Document, KeywordIndex, Question, Slice
-from actors.sqlite import FileKind, Until, open_writer
+from actors.sql import keywords
+from actors.sql.database import FileKind, Until, open_writer
+from actors.sql.filters import Where
+from actors.sql.keywords import Document, KeywordIndex, Question, Slice
 
 EVERYTHING = Where("t.hidden = 0", {})
 TRUTH = FileKind(

@@ -7,7 +7,7 @@ was attempted ("append", "unit.put"), `config` the key.
 import msgspec
 
 from actors.errors import InvalidParams
-from actors.rows import TS_MAX, TS_MIN
+from actors.sql.rows import TS_MAX, TS_MIN
 
 # Encoders and decoders recurse. What one process just managed to write, another must manage to read, for ever.
 JSON_DEPTH_MAX = 100

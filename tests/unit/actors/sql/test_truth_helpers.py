@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import limits, rows
 from actors.errors import InvalidParams
 from actors.messages import Rows
+from actors.sql import limits, rows
+from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 from actors.terms import event_terms, unit_terms
-from actors.ulid import RANDOM_BYTES, UlidMaker
 
 
 @given(

@@ -26,11 +26,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from actors import meta
 from actors.child import StoreLost
 from actors.errors import BulkheadError, DiskFull, Interrupted, Quarantined, StoreBusy
-from actors.filters import Where
-from actors.sqlite import (
+from actors.sql import meta
+from actors.sql.database import (
     Database,
     FileKind,
     Until,
@@ -40,6 +39,7 @@ from actors.sqlite import (
     remove_database,
     transaction,
 )
+from actors.sql.filters import Where
 from actors.text import ANALYSER_VERSION, FTS5_TOKENIZE
 
 FILE_NAME = "keywords.db"
