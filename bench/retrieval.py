@@ -140,6 +140,7 @@ async def wait_indexed(client: Client, wanted: int, vectors: bool) -> dict[str, 
         return covers["event_seq"] >= wanted and (not vectors or have["have"] == have["want"])
 
     status: dict[str, Any] = await wait_until(client, complete, seconds=EMBED_S, method="index.status")
+    await wait_until(client, lambda s: s["searcher"]["loaded"] > 0)
     return status
 
 

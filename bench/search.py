@@ -118,7 +118,8 @@ async def run(data: Path, config: Path, sizes: list[int]) -> None:
             await client.call("index.rebuild")
             number = (await client.call("index.status"))["builds"]["started"]
             await wait_until(client, lambda s, n=number: s["builds"]["published"] >= n, 7200, method="index.status")
-            await trio.sleep(5)
+            await wait_until(client, lambda s: s["searcher"]["loaded"] == 2)
+            await trio.sleep(5)  # let the workers that were just equipped come to rest
             keyword, hybrid = await ask(client, "keyword", rng), await ask(client, "hybrid", rng)
             status = await client.call("system.status")
             cells = f"{keyword['p50']:12.1f} {keyword['p99']:7.1f} {hybrid['p50']:12.1f} {hybrid['p99']:7.1f}"
