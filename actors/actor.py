@@ -8,6 +8,7 @@ incarnation starts with a new epoch on the same mailbox.
 data in `supervisor/roster.py`), a way to start workers that the watchdog knows of, and its notice board.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,11 +19,14 @@ import trio
 
 from actors.errors import BulkheadError
 from actors.mailbox import Envelope, Mailbox
-from actors.messages import Message
+from actors.messages import CoreStatus, Message, Statistics, TranscriptStatus
 from actors.worker import OnReport, Worker, WorkerSpec
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 Notice = TypeVar("Notice", bound=msgspec.Struct)
+
+
+STATUS_OF: dict[str, Message] = {"transcript_appender": TranscriptStatus(), "core_writer": CoreStatus()}
 
 
 class Board(Generic[Notice]):
@@ -76,6 +80,18 @@ class House:
     def tell(self, actor: str, message: Message, *, seconds: float = 30.0) -> bool:
         """Give another actor a hint; False when its mailbox did not take it."""
         return self._others[actor].tell(message, deadline_ns=time.monotonic_ns() + int(seconds * 1e9))
+
+    async def wait_for_truth(self, *actors: str, seconds: float) -> None:
+        """Wait until these actors answer, for a while: at the start of the daemon the truth goes first.
+
+        Nothing depends on it. But what is derived takes seconds of CPU to load, and on a small machine the first
+        append and the first search would wait behind that.
+        """
+        deadline_ns = time.monotonic_ns() + int(seconds * 1e9)
+        for actor, message in STATUS_OF.items():
+            if actor in actors:
+                with contextlib.suppress(BulkheadError):
+                    await self.ask(actor, message, Statistics, deadline_ns=deadline_ns)
 
     async def start_worker(self, spec: WorkerSpec, nursery: trio.Nursery) -> Worker:
         """Start a worker in the nursery, known to the watchdog, and wait until it is ready."""

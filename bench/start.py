@@ -16,8 +16,8 @@ from pathlib import Path
 
 import trio
 
-from chaos.client import ROOT
-from chaos.daemon import Daemon, data_directory
+from chaos.client import ROOT, open_socket
+from chaos.daemon import Daemon, data_directory, wait_until
 
 REPEATS = 10
 HELLO: dict[str, object] = {
@@ -71,6 +71,14 @@ def daemon_accepts(data: Path) -> tuple[Daemon, float]:
             client.close()
 
 
+async def settled(daemon: Daemon) -> None:
+    """Wait until a daemon has loaded everything: that is when it counts as running."""
+    await daemon.connected()
+    async with open_socket(daemon.socket_path) as client:
+        await wait_until(client, lambda s: s["searcher"]["workers_ready"] == 2 and all(s["ready"].values()))
+    await trio.sleep(1)
+
+
 def stop(daemon: Daemon) -> None:
     """Stop a daemon."""
     trio.run(daemon.stop)
@@ -92,7 +100,7 @@ def main(arguments: list[str]) -> None:
         with data_directory() as data:
             daemon, took = daemon_accepts(data)
             accepts.append(took)
-            trio.run(daemon.connected)
+            trio.run(settled, daemon)
             warm.append(bridge(data, [initialize]))
             stop(daemon)
         with data_directory() as data:

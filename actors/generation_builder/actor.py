@@ -65,6 +65,7 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 LOOK_EVERY_S = 1.0
 SHORT_S = 10.0
+TRUTH_FIRST_S = 2.0
 PREPARE_S = 120.0
 BUILD_RETRY_S_MIN, BUILD_RETRY_S_MAX = 5.0, 300.0
 ATTEMPTS_MAX = 3  # with the same input; then it waits for the truth to move or for a command
@@ -103,6 +104,7 @@ class GenerationBuilder:
 
     async def run(self) -> None:
         """Recover what is on disk, offer it to the searcher, then keep it up with the truth."""
+        await self.house.wait_for_truth("transcript_appender", "core_writer", seconds=TRUTH_FIRST_S)
         async with trio.open_nursery() as nursery:
             self.worker = await self.house.start_worker(self._builder_spec, nursery)
             state = await self._work(RecoverIndex(), IndexState)

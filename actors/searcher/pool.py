@@ -22,6 +22,7 @@ DROP_S = 30.0
 RESTART_S_MIN, RESTART_S_MAX = 0.05, 30.0
 RETRY_LOAD_S = 2.0
 SPARE_WAITS_S = 15.0
+TRUTH_FIRST_S = 2.0
 
 
 class Slot:
@@ -61,6 +62,7 @@ class Pool:
 
     async def run(self) -> None:
         """Look after both slots, for ever."""
+        await self._house.wait_for_truth("transcript_appender", "core_writer", seconds=TRUTH_FIRST_S)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep, self._slots[0])
             # Two LanceDB imports side by side would make both late; the first one to be ready serves.
