@@ -1011,9 +1011,13 @@ class ReadLines(Message, frozen=True, kw_only=True):
 
 
 class WarmUp(Message, frozen=True, kw_only=True):
-    """To a search worker: load LanceDB and the embedding model before anybody waits for them."""
+    """To a search worker: load LanceDB and the embedding model before anybody waits for them.
+
+    `gently` when another worker serves meanwhile: the loading gives way to it.
+    """
 
     answer = Done
+    gently: bool = False
 
 
 SearcherWork = Query | LoadGeneration | DropGeneration | ReadLines | ResolveFolder | WarmUp

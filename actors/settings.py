@@ -63,6 +63,7 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     page_bytes_max: int = 4 * MIB
     files_per_step: int = 64
     settle_ms: int = 1000
+    build_every_ms: int = 5000
     duty_percent_max: int = 25
     scan_every_ms: int = 15_000
     generations_kept: int = 2

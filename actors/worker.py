@@ -154,6 +154,8 @@ class Worker:
                 nursery.start_soon(self._announce, task_status)
                 self._post(self._setup())
                 await self._read(stdout)
+                # Who waits is told before the process is reaped: the kernel takes its time to free a large one.
+                self._fail_pending(WorkerDied(self.spec.name, self.pid, self._kill_cause or "its pipe closed"))
                 nursery.cancel_scope.cancel("the worker is gone")
         finally:
             await self._bury(process)
@@ -200,16 +202,21 @@ class Worker:
             while process.poll() is None:  # noqa: ASYNC110 - the kernel has no event that every platform shares
                 await trio.sleep(REAP_POLL_S)
         status = process.returncode  # None: in an uninterruptible system call; the kernel reaps it when it can
-        self._died = WorkerDied(
-            self.spec.name,
-            process.pid,
-            self._describe_end(status),
-            code=self._crash.code if self._crash else 0,
-            detail=self._crash.traceback if self._crash else "\n".join(self._stderr),
+        self._fail_pending(
+            WorkerDied(
+                self.spec.name,
+                process.pid,
+                self._describe_end(status),
+                code=self._crash.code if self._crash else 0,
+                detail=self._crash.traceback if self._crash else "\n".join(self._stderr),
+            )
         )
+
+    def _fail_pending(self, death: WorkerDied) -> None:
+        self._died = death
         pending, self._pending = self._pending, {}
         for call in pending.values():
-            call.error = self._died
+            call.error = death
             call.done.set()
 
     def _describe_end(self, status: int | None) -> str:

@@ -38,6 +38,7 @@ class Embedder(BaseHTTPRequestHandler):
     """Answers /embeddings with a vector made from the hash of each text."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # headers and body in one packet, or the answer waits 40 ms for a delayed acknowledgement
 
     def do_POST(self) -> None:
         """Answer one request."""

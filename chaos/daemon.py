@@ -20,6 +20,7 @@ from chaos.client import ROOT, Client, Disconnected, RpcError, open_socket
 from supervisor import paths
 
 READY_S = 60.0
+POLL_S = 0.05
 
 
 class Daemon:
@@ -150,7 +151,7 @@ async def wait_until(client: Client, check: Any, seconds: float = READY_S, metho
             return status
         if time.monotonic() > give_up:
             raise TimeoutError(f"{method} did not become what was waited for: {json.dumps(status)[:2000]}")
-        await trio.sleep(0.02)
+        await trio.sleep(POLL_S)
 
 
 @contextmanager

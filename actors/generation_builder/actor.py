@@ -296,7 +296,7 @@ class GenerationBuilder:
                 return float("inf")
             return self._built_at + min(BUILD_RETRY_S_MAX, BUILD_RETRY_S_MIN * 2.0 ** (notice.attempts - 1))
         pause_s: float = notice.build_ms / 1000 * (100 / self.limits.duty_percent_max - 1)
-        return self._built_at + max(self.limits.settle_ms / 1000, pause_s)
+        return self._built_at + max(self.limits.build_every_ms / 1000, pause_s)
 
     async def _build_when_due(self) -> None:
         while True:

@@ -23,6 +23,9 @@ RESTART_S_MIN, RESTART_S_MAX = 0.05, 30.0
 RETRY_LOAD_S = 2.0
 SPARE_WAITS_S = 15.0
 TRUTH_FIRST_S = 2.0
+REPEAT_FIRST_S = 0.5
+# Every so many queries one goes to the spare, so that its caches are warm on the day it is needed.
+SPARE_EVERY = 16
 
 
 class Slot:
@@ -58,6 +61,7 @@ class Pool:
         self._wanted: GenerationRef | None = None
         self._wanted_changed = trio.Event()
         self.failovers = 0
+        self._picks = 0
         self.last_error: str | None = None
 
     async def run(self) -> None:
@@ -72,6 +76,10 @@ class Pool:
 
     def pick(self, generation: int) -> Worker | None:
         """Return a worker that has the generation open: the active one, else the spare, which takes its place."""
+        self._picks += 1
+        spare = self._slots[1]
+        if self._picks % SPARE_EVERY == 0 and spare.serves(generation):
+            return spare.worker
         for position, slot in enumerate(self._slots):
             if slot.serves(generation):
                 if position:
@@ -145,7 +153,10 @@ class Pool:
                 async with trio.open_nursery() as nursery:
                     slot.worker = await self._house.start_worker(self._spec, nursery)
                     self._changed()
-                    nursery.start_soon(self._warm_up, slot, slot.worker)
+                    if self._another_serves(slot):
+                        await self._warm_up(slot, slot.worker, gently=True)
+                    else:
+                        nursery.start_soon(self._warm_up, slot, slot.worker)
                     await self._equip(slot, slot.worker)
             except* WorkerDied as group:
                 self.last_error = str(group.exceptions[0])
@@ -154,13 +165,20 @@ class Pool:
             slot.failures += 1
             self._house.log.warning("search worker died", extra={"error": self.last_error})
             self._changed()
-            # The first restart is immediate; then the pauses double.
+            if self._another_serves(slot):
+                # The queries that were under way are being repeated over there; the CPU is theirs first.
+                await trio.sleep(REPEAT_FIRST_S)
+            # Else the first restart is immediate; then the pauses double.
             if slot.failures > 1:
                 await trio.sleep(min(RESTART_S_MAX, RESTART_S_MIN * math.pow(2, min(slot.failures, 16))))
 
-    async def _warm_up(self, slot: Slot, worker: Worker) -> None:
+    def _another_serves(self, slot: Slot) -> bool:
+        wanted = self._wanted
+        return wanted is not None and any(other.serves(wanted.generation) for other in self._slots if other is not slot)
+
+    async def _warm_up(self, slot: Slot, worker: Worker, gently: bool = False) -> None:
         try:
-            await worker.call(WarmUp(), Done, deadline_ns=deadline_after(WARM_S))
+            await worker.call(WarmUp(gently=gently), Done, deadline_ns=deadline_after(WARM_S))
         except BulkheadError as error:
             self._house.log.warning("search worker not warm", extra={"error": error.message})
         slot.equipped.set()

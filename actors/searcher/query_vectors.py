@@ -1,9 +1,10 @@
 """The vector of a question, from the model in this process, bounded in time.
 
-Owns one thread and the model, which is opened on first use (it takes a second or two). A call into a model cannot be
-stopped, so nobody ever waits inside one: the caller waits for a future as long as it likes and leaves. What kept the
-model busy for so long (a hanging call, the opening) goes on; until it ends, later callers are told so at once instead
-of queueing behind it. A late vector is kept all the same, so asking again helps. No failure is remembered.
+Owns the model, opened on first use (it takes a second or two), and the threads that use it: one, unless the model may
+be used by several at once. A call into a model cannot be stopped, so nobody ever waits inside one: the caller waits for
+a future as long as it likes and leaves. What kept the model busy for so long (a hanging call, the opening) goes on;
+until it ends, later callers are told so at once instead of queueing behind it. A late vector is kept all the same, so
+asking again helps. No failure is remembered.
 """
 
 import threading
@@ -47,12 +48,13 @@ class EmbeddingLate(Exception):
 
 
 class QueryVectors:
-    """Embeds questions one at a time. Any thread may call any method."""
+    """Embeds questions, at most `at_once` of them at a time. Any thread may call any method."""
 
-    def __init__(self, opener: Callable[[], QueryEmbedder | None]) -> None:
+    def __init__(self, opener: Callable[[], QueryEmbedder | None], *, at_once: int = 1) -> None:
         self._opener = opener
         self._embedder: QueryEmbedder | None = None
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embed")
+        self._opening = threading.Lock()
+        self._pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="embed")
         self._kept: OrderedDict[str, QueryVector] = OrderedDict()
         self._lock = threading.Lock()
         self._submitted: list[Future[QueryVector]] = []  # in order; the first is being worked on
@@ -98,8 +100,9 @@ class QueryVectors:
         return future
 
     def _embed(self, text: str) -> QueryVector:
-        if self._embedder is None:
-            self._embedder = self._opener()
+        with self._opening:
+            if self._embedder is None:
+                self._embedder = self._opener()
         if self._embedder is None:
             raise EmbeddingUnavailable("no embedding model runs in this process (config: embedding.provider)")
         vector = usable(self._embedder.embed_query(text), self._embedder.identity)

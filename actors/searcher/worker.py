@@ -5,7 +5,9 @@ no query, and neither delays reading a note. Nothing heavy is imported before it
 0.1 s after its start, while LanceDB and the model are still coming up on lanes of their own.
 """
 
+import os
 import sys
+import threading
 from collections.abc import Mapping
 
 import msgspec
@@ -31,6 +33,7 @@ from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
 from actors.searcher.store import GenerationStore
 from actors.settings import RoomSetup
 
+GENTLE_NICE = 10
 CACHE_SHARE = 8  # of the memory limit: the part that LanceDB may use as cache for one generation
 
 
@@ -52,7 +55,7 @@ class SearcherRoom:
         }
         self.pools = {"search": self._settings.threads}
         self._store = GenerationStore(cache_bytes=self._settings.rss_bytes_max // CACHE_SHARE)
-        self._vectors = QueryVectors(self._open_embedder)
+        self._vectors = QueryVectors(self._open_embedder, at_once=self._embeddings_at_once())
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
         """Open nothing: generations and the model come by message, so that the worker is ready at once."""
@@ -72,7 +75,7 @@ class SearcherRoom:
             case DropGeneration():
                 self._store.drop(message.generation)
             case WarmUp():
-                self._warm_up()
+                self._warm_up(gently=message.gently)
             case _:
                 raise AssertionError(f"a search worker does not take {type(message).__name__}")
         return Done()
@@ -99,25 +102,54 @@ class SearcherRoom:
         )
         return searching.run()
 
-    def _warm_up(self) -> None:
-        """Load what takes seconds. A model that cannot be opened is no reason to stay cold: every reply will say so."""
-        import actors.searcher.search  # noqa: F401
+    def _warm_up(self, *, gently: bool) -> None:
+        """Load what takes seconds. A model that cannot be opened is no reason to stay cold: every reply will say so.
 
-        self._store.warm_up()
+        Gently means in a thread that gives way to others: whoever serves meanwhile needs the CPU more.
+        """
+        loading = threading.Thread(target=self._load_libraries, args=(gently,), name="load-libraries")
+        loading.start()
+        loading.join()
         try:
             self._vectors.warm_up()
         except BulkheadError as error:
             print(f"embedding model not opened: {error.message}", file=sys.stderr, flush=True)
 
+    def _load_libraries(self, gently: bool) -> None:
+        if gently and sys.platform == "linux":  # elsewhere the nice value belongs to the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GENTLE_NICE)
+        import actors.searcher.search  # noqa: F401
+
+        self._store.warm_up()
+
+    def _embeddings_at_once(self) -> int:
+        """Return how many questions may be embedded side by side: the default model is safe to use so, with one CPU
+        thread each. A second thread for one question gains nothing (39 and 42 ms) and costs half as much CPU again.
+        """
+        from actors.embedding.identity import LOCAL_E5
+
+        try:
+            return self._settings.threads if self._provider() == LOCAL_E5 else 1
+        except BulkheadError:
+            return 1  # whoever opens the model is told what is wrong with the configuration
+
     def _open_embedder(self) -> QueryEmbedder | None:
         """Open the model of this machine; None when there is to be none, or when it is remote: the daemon asks that."""
-        from actors.embedding import open_embedder, resolve_identity
-        from actors.embedding.identity import REMOTE
+        from actors.embedding import open_embedder
+        from actors.embedding.identity import LOCAL_E5, REMOTE
+
+        if self._provider() in (None, REMOTE):
+            return None
+        settings = self._setup.embedding
+        if self._provider() == LOCAL_E5:
+            settings = msgspec.structs.replace(settings, threads=1)
+        return open_embedder(settings)
+
+    def _provider(self) -> str | None:
+        from actors.embedding import resolve_identity
 
         identity = resolve_identity(self._setup.embedding)
-        if identity is None or identity.provider == REMOTE:
-            return None
-        return open_embedder(self._setup.embedding)
+        return None if identity is None else identity.provider
 
     def _document_limits(self) -> DocumentLimits:
         return DocumentLimits(

@@ -20,6 +20,7 @@ provider = "none"
 nice = 0
 idle_class = false
 settle_ms = 50
+build_every_ms = 50
 duty_percent_max = 100
 """
 
