@@ -1,12 +1,18 @@
 """Async tests run under trio; two clocks to choose from. No plugin: these lines are all that is needed."""
 
 import inspect
+import signal
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
+
+# A runner that starts us in the background has SIGINT ignored, and children inherit that; tests that interrupt one
+# would wait for ever. A handler of ours becomes the default again in a child.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
