@@ -342,10 +342,6 @@ class Worker:
             *lines, tail = (tail + data[-65536:]).split(b"\n")
             self._stderr.extend(line.decode("utf-8", "replace")[:1000] for line in lines if line.strip())
 
-    def stderr_tail(self) -> list[str]:
-        """Return the last lines that the process wrote to stderr."""
-        return list(self._stderr)
-
     def statistics(self) -> WorkerStatistics:
         """Return what is known of the process."""
         return WorkerStatistics(

@@ -57,11 +57,12 @@ from actors.messages import (
     UnitHistory,
     VerifyIndex,
 )
+from actors.sql.rows import rfc3339
 from supervisor import params as wire
 from supervisor.config import Config
 from supervisor.health import Health
 from supervisor.rpc import check_depth, decode_params, suggest
-from supervisor.times import format_ts, parse_ts
+from supervisor.times import parse_ts
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -531,7 +532,7 @@ async def _source_list(routes: Routes, given: wire.Params, scope: Scope) -> obje
                 "source_id": each.source_id,
                 "path": each.path,
                 "name": each.name,
-                "added_at": format_ts(each.added_at),
+                "added_at": rfc3339(each.added_at),
             }
             for each in answer.sources
         ]

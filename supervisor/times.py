@@ -29,8 +29,3 @@ def parse_ts(value: int | str, field: str) -> int:
             f"{field}: {value!r} is not a time",
             hint="use RFC 3339 such as 2026-03-01T12:00:00Z, a date such as 2026-03-01, or µs since the epoch",
         ) from error
-
-
-def format_ts(ts: int) -> str:
-    """Return RFC 3339 text with microseconds and `Z`."""
-    return (EPOCH + timedelta(microseconds=ts)).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,13 +1,11 @@
 """The body of a search reply: hits, and how good they are (P7). Pure."""
 
-from datetime import UTC, datetime, timedelta
-
 import msgspec
 
 from actors.messages import Candidate, GenerationRef, SearchMode
 from actors.searcher.ranking import Ranked, explain
+from actors.sql.rows import rfc3339
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCORE_DIGITS = 4
 
 
@@ -55,7 +53,7 @@ def _hit(hit: Ranked, explained: bool) -> dict[str, object]:
         "snippet": found.snippet,
         "score": round(hit.score, SCORE_DIGITS),
         "citation": citation(found),
-        "ts": _time(found.ts),
+        "ts": rfc3339(found.ts),
     }
     optional = {
         "session_id": found.session_id,
@@ -90,7 +88,3 @@ def citation(found: Candidate) -> str:
     if found.corpus == "units":
         return f"unit:{found.id}@{found.version}"
     return f"session:{found.session_id}#{found.seq}"
-
-
-def _time(ts: int) -> str:
-    return (EPOCH + timedelta(microseconds=ts)).isoformat(timespec="microseconds").replace("+00:00", "Z")
