@@ -74,6 +74,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     module: str
     settings: msgspec.Raw
+    launcher: str | None = None  # a module that is given `module` as its argument and runs it (fault injection)
     start_ms: int = 10_000
     beat_ms: int = 250
     silence_ms: int = 1000
@@ -165,7 +166,7 @@ class Worker:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", self.spec.module],
+            [sys.executable, "-P", "-m", *filter(None, (self.spec.launcher, self.spec.module))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -95,6 +95,7 @@ class ChaosSwitches(Section, frozen=True, kw_only=True):
     """Fault injection. Never on by default: the `debug.*` methods exist only when `enabled` is true."""
 
     enabled: bool = False
+    launcher: str = ""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -164,6 +165,7 @@ def check(config: Config) -> Config:
                 config.searcher.vector_weight_code,
             )
         ),
+        "chaos.launcher needs chaos.enabled": config.chaos.enabled or not config.chaos.launcher,
         "cache_manager.bytes_max must be at least 1 MiB": config.cache_manager.bytes_max >= MIB,
         "logs.level must be one of debug, info, warning, error": config.logs.level
         in ("debug", "info", "warning", "error"),

@@ -5,6 +5,7 @@ So `system.health` and `system.status` answer while every actor is dead, which i
 
 import os
 import time
+from typing import Literal
 
 import psutil
 
@@ -41,6 +42,10 @@ class Health:
         self._started_at = time.monotonic()
         self._process = psutil.Process()
         self.draining = False
+
+    def hurt(self, actor: str, how: Literal["raise", "cancel"]) -> bool:
+        """End an actor's incarnation as a bug would (chaos only)."""
+        return self._supervisor.hurt(actor, how)
 
     def ready(self) -> dict[str, bool]:
         """Say per capability whether it works now. Search works as long as one of its two ways does."""

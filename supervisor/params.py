@@ -4,7 +4,7 @@ Unknown members are refused. `deadline_ms` may be given with every method: how l
 docs/PROTOCOL.md describes each member; a test compares the two.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -223,6 +223,20 @@ class DebugHold(Params, frozen=True, kw_only=True):
     """debug.hold_build"""
 
     stage: str | None = None
+
+
+class DebugFailActor(Params, frozen=True, kw_only=True):
+    """debug.fail_actor"""
+
+    actor: str
+    how: Literal["raise", "cancel"] = "raise"
+
+
+class DebugStallLoop(Params, frozen=True, kw_only=True):
+    """debug.stall_loop"""
+
+    seconds: float
+    hold_gil: bool = False
 
 
 class DebugWriteStdout(Params, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import msgspec
 import trio
@@ -86,6 +87,7 @@ class Child:
         self.last_death: str | None = None
         self.workers: list[Worker] = []
         self.scope: trio.CancelScope | None = None
+        self.incarnation: trio.Nursery | None = None
         self.ready_at: float | None = None
         self.budget = RestartBudget(
             restarts_max=spec.restarts_max,
@@ -185,12 +187,14 @@ class Supervisor:
         )
         cause: Exception | None = None
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._start_limit, child, nursery.cancel_scope)
+            async with trio.open_nursery() as child.incarnation:
+                child.incarnation.start_soon(self._start_limit, child)
                 await child.spec.make(house).run()
         except* Exception as group:
             # The body of except* may not return; a death has one cause, the innermost first one.
             cause = first_leaf(group)
+        finally:
+            child.incarnation = None
         if cause is None:
             cause = RuntimeError("its run ended without an error")
         return cause
@@ -202,7 +206,7 @@ class Supervisor:
         self._move(child, Event.START, "start")
         child.mailbox.open_for(child.epoch)
 
-    async def _start_limit(self, child: Child, scope: trio.CancelScope) -> None:
+    async def _start_limit(self, child: Child) -> None:
         await trio.sleep(child.spec.start_s)
         if child.state is State.STARTING:
             raise TimeoutError(f"not ready within {child.spec.start_s} s")
@@ -273,6 +277,17 @@ class Supervisor:
                 if cause is not None and len(child.workers) == 1 and child.state in SERVING:
                     self._move(child, Event.OVERDUE, cause)
 
+    def hurt(self, name: str, how: Literal["raise", "cancel"]) -> bool:
+        """End an incarnation the way a bug in its code would (chaos only); False when there is none to hurt."""
+        incarnation = self.children[name].incarnation
+        if incarnation is None:
+            return False
+        if how == "raise":
+            incarnation.start_soon(_raise_injected)
+        else:
+            incarnation.cancel_scope.cancel("injected")
+        return True
+
     def statuses(self) -> Mapping[str, ActorStatus]:
         """Return the status of every actor, in the order of the roster."""
         return {name: child.status() for name, child in self.children.items()}
@@ -306,6 +321,10 @@ class Supervisor:
 
 _DRAINABLE = {(state, Event.DRAIN) for state in (State.STARTING, State.READY, State.DEGRADED, State.WEDGED)}
 _FAILABLE = {(state, Event.FAIL) for state in (State.STARTING, State.READY, State.DEGRADED, State.WEDGED)}
+
+
+async def _raise_injected() -> None:
+    raise RuntimeError("injected")
 
 
 def _unavailable(child: Child, what: str, seconds: float | None) -> ActorUnavailable:
