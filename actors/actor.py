@@ -20,6 +20,7 @@ import trio
 from actors.errors import BulkheadError
 from actors.mailbox import Envelope, Mailbox
 from actors.messages import CoreStatus, Message, Statistics, TranscriptStatus
+from actors.quarantine import Quarantine
 from actors.worker import OnReport, Worker, WorkerSpec
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -62,7 +63,7 @@ class House:
         others: Mapping[str, Mailbox],
         workers: list[Worker],
         started: Callable[[], None],
-        degraded: Callable[[str | None], None],
+        degraded: Callable[[str | None, tuple[str, ...]], None],
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -72,6 +73,11 @@ class House:
         self._started = started
         self._degraded = degraded
         self.log = logging.getLogger(f"bulkhead.{name}")
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Return the messages that were in hand at deaths, of the whole house."""
+        return self.mailbox.quarantine
 
     async def ask(self, actor: str, message: Message, answer: type[Answer], *, deadline_ns: int) -> Answer:
         """Ask another actor; only those that the roster allows are there."""
@@ -111,9 +117,9 @@ class House:
         """Tell the supervisor that this incarnation works."""
         self._started()
 
-    def degraded(self, reason: str | None) -> None:
-        """Tell the supervisor that it works with a limitation (None: without)."""
-        self._degraded(reason)
+    def degraded(self, reason: str | None, *, without: tuple[str, ...] = ()) -> None:
+        """Tell the supervisor that it works with a limitation (None: without), and which capabilities that takes."""
+        self._degraded(reason, without)
 
 
 class Actor(Protocol):

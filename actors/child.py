@@ -15,8 +15,8 @@ Promises of this loop, whatever the room does:
 No trio in here: a SQLite worker must start in a tenth of a second and stay small.
 """
 
-import contextlib
 import ctypes
+import faulthandler
 import os
 import queue
 import resource
@@ -31,6 +31,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
+from actors import priority
 from actors.errors import BulkheadError, DeadlineExceeded, Interrupted
 from actors.frames import (
     Beat,
@@ -128,6 +129,7 @@ class _Lane:
         self.name = name
         self.queue = calls
         self.current: CallContext | None = None
+        self._guilty: int | None = None  # the call that ended in a bug
         self.opened = threading.Event()
         self.info: dict[str, int | float | str | bool | None] = {}
         self._room = room
@@ -142,7 +144,7 @@ class _Lane:
                 self._do(call)
             self._room.close(self.name)
         except BaseException as error:
-            self._child.crash(error, self.current.seq if self.current else None)
+            self._child.crash(error, self._guilty)
 
     def _next(self) -> Call | None:
         """Return the next call, working through idle slices while there is none."""
@@ -170,6 +172,9 @@ class _Lane:
         except StoreLost as error:
             frame = Failure(call.seq, error.error.info())
             lost = error
+        except BaseException:
+            self._guilty = call.seq
+            raise
         finally:
             # Invariant: `current` is cleared before the answer leaves, so a late Interrupt never hits the next call.
             self.current = None
@@ -215,7 +220,7 @@ class _Child:
 
     def _start(self, setup: Setup) -> None:
         try:
-            _lower_priority(setup)
+            priority.lower(nice=setup.nice, idle_class=setup.idle_class, oom_score_adj=setup.oom_score_adj)
             room = self._factory(setup)
             self.decoder = msgspec.msgpack.Decoder(room.work)
             self._by_tag = {cls.__name__: lane for cls, lane in room.lanes.items()}
@@ -260,11 +265,11 @@ class _Child:
                     os._exit(EXIT_EOF)
 
     def crash(self, error: BaseException, seq: int | None) -> NoReturn:
-        """Report a bug and leave; the supervisor starts another incarnation."""
+        """Report a bug or the loss of the store and leave; the supervisor starts another incarnation."""
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(text)
         sys.stderr.flush()
-        code = error.info().code if isinstance(error, BulkheadError) else 0
+        code = _code_of(error)
         try:
             self.send(Crash(f"{type(error).__name__}: {error}", text[-8000:], code, seq))
         finally:
@@ -278,6 +283,13 @@ class _Child:
         for lane in self._lanes:
             lane.thread.join(max(0.0, give_up - time.monotonic()))
         os._exit(EXIT_EOF)
+
+
+def _code_of(error: BaseException) -> int:
+    """Return the code of the operating error that ends the process, 0 when it is a bug of ours."""
+    if isinstance(error, StoreLost):
+        error = error.error
+    return error.info().code if isinstance(error, BulkheadError) else 0
 
 
 def _threads(room: Room, lane: str) -> int:
@@ -303,8 +315,18 @@ def serve(room_factory: RoomFactory) -> NoReturn:
     fd_in, fd_out = _take_pipes()
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is the daemon's to handle
+    _show_stacks_when_asked()
     sys.setswitchinterval(0.0005)
     _Child(room_factory, fd_in, fd_out).run()
+
+
+def _show_stacks_when_asked() -> None:
+    """Write the stacks of all threads to stderr on SIGUSR2 (who hangs is asked before it is killed) and on a fault.
+
+    Both work from C, so a thread that holds the interpreter lock does not stand in the way.
+    """
+    faulthandler.enable(all_threads=True)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 def _take_pipes() -> tuple[int, int]:
@@ -325,21 +347,6 @@ def _die_with_parent() -> None:
     expected = os.environ.get("BULKHEAD_PARENT_PID")
     if expected is not None and os.getppid() != int(expected):
         os._exit(EXIT_EOF)  # the parent died before the request was in force
-
-
-def _lower_priority(setup: Setup) -> None:
-    """Give way to the daemon and the truth: CPU, I/O, and when memory runs out."""
-    if setup.nice:
-        os.nice(setup.nice)
-    if setup.idle_class and sys.platform == "linux":
-        import psutil
-
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
-    if setup.oom_score_adj and sys.platform == "linux":
-        # Some containers forbid it; the order of the OOM killer is a preference, not a promise.
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(str(setup.oom_score_adj))
 
 
 def _rss_bytes() -> int:

@@ -126,7 +126,9 @@ class GenerationSuspect(BulkheadError):
 
 
 class Quarantined(BulkheadError):
-    """The truth failed its verification and is kept as it is, read by nobody, until it is restored by command."""
+    """The truth failed its verification and is kept as it is until it is restored by command: nothing is written to
+    it, and what of it can't be trusted is read by nobody.
+    """
 
     code = 1009
 

@@ -6,18 +6,20 @@ crash, and what the dead incarnation had in hand is known exactly and can be set
 Promises:
 * full means refused, at once, with a `retry_after_ms`; nothing ever waits for room unless `wait_ms` says so.
 * every envelope is answered exactly once; a later answer is dropped (the asker may have left).
+* `not_executed` is only said of what no incarnation had in hand when it died.
 * an envelope whose deadline passed while it waited is refused without work.
 * `ask` returns by the deadline plus `SETTLE_S`, whatever the actor does.
 
-A mailbox has trays, so that an actor can take its writes and its reads separately under one common bound.
+* within a tray the clients take turns, and a full mailbox refuses the greediest of them, not the one that comes.
+
+A mailbox has trays, so that an actor can take its writes and its reads separately under one common bound. A tray may
+have a bound of its own: the tray of an actor's control messages never fills up with data.
 """
 
-import hashlib
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeVar, cast
 
 import msgspec
 import trio
@@ -32,30 +34,50 @@ from actors.errors import (
     ShuttingDown,
 )
 from actors.messages import Message
+from actors.quarantine import DEATHS_MAX, Condemned, Quarantine, key_of
+from actors.service_times import ServiceTimes
+from actors.tray import Tray
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 # How long an asker waits beyond its deadline for a definite outcome: the worker is interrupted at the deadline and
 # mostly answers "rolled back" within this time, which is worth more to the caller than "unknown".
 SETTLE_S = 0.2
-DEATHS_MAX = 2
-POISON_KEPT = 256
 SERVICE_WEIGHT = 0.1
 RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_MAX = 10, 5000
 DEFAULT_TRAY = ""
+CONTROL_TRAY = "control"
+CONTROL_COUNT_MAX = 32
+# What a full mailbox refuses of the greediest client: its newest message, or the one that has least time left.
+Shed = Literal["greediest", "least_budget"]
 
 
 class Envelope:
     """One message, its deadline, and the slot for its answer."""
 
-    __slots__ = ("_done", "_error", "_value", "attempts", "body", "deadline_ns", "key", "message", "taken_ns", "tray")
+    __slots__ = (
+        "_done",
+        "_error",
+        "_value",
+        "attempts",
+        "body",
+        "client",
+        "deadline_ns",
+        "key",
+        "message",
+        "taken_ns",
+        "tray",
+        "uncertain",
+    )
 
-    def __init__(self, message: Message, deadline_ns: int, tray: str) -> None:
+    def __init__(self, message: Message, deadline_ns: int, tray: str, client: int = 0) -> None:
         self.message = message
         self.body = msgspec.msgpack.encode(message)
         self.deadline_ns = deadline_ns
         self.tray = tray
-        self.attempts = 0  # how many incarnations died with this in hand
+        self.client = client
+        self.attempts = 0  # how many incarnations died with this in hand and may have died of it
+        self.uncertain = False  # an incarnation died with this in hand, so it may have taken effect unseen
         self.taken_ns = 0
         self.key = b""
         self._done = trio.Event()
@@ -78,8 +100,13 @@ class Envelope:
             self._done.set()
 
     def reject(self, error: BulkheadError) -> None:
-        """Answer it with an error. Only the first answer counts."""
+        """Answer it with an error. Only the first answer counts.
+
+        After a death with it in hand nobody can say any more that it was not executed.
+        """
         if not self.done:
+            if self.uncertain and error.outcome == "not_executed":
+                error.outcome = "unknown"
             self._error = error
             self._done.set()
 
@@ -120,18 +147,37 @@ class Mailbox:
         bytes_max: int,
         wait_ms: int = 0,
         tray_of: Callable[[Message], str] = lambda message: DEFAULT_TRAY,
+        own_bounds: Mapping[str, int] | None = None,
+        shed: Shed = "greediest",
+        conflated: tuple[type[Message], ...] = (),
+        refuses_early: bool = True,
+        quarantine: Quarantine | None = None,
     ) -> None:
+        """Make an empty mailbox.
+
+        `own_bounds` gives trays a count of their own, outside of `count_max` and `bytes_max`. Of a `conflated` kind
+        one message waits at most: more would say the same. An actor that fits its work to the time it has does not
+        want to be spared (`refuses_early`).
+        """
         self.owner = owner
         self.count_max = count_max
         self.bytes_max = bytes_max
         self.wait_ms = wait_ms
         self.epoch = 0
+        self.served = 0  # envelopes answered with a result, over all incarnations
+        if quarantine is None:
+            quarantine = Quarantine(monotonic_s=time.monotonic, wall_us=_wall_us)
+        self.quarantine = quarantine
         self._tray_of = tray_of
-        self._trays: dict[str, deque[Envelope]] = {}
+        self._own_bounds = {CONTROL_TRAY: CONTROL_COUNT_MAX, **(own_bounds or {})}
+        self._shed: Shed = shed
+        self._conflated = conflated
+        self._times = ServiceTimes() if refuses_early else None
+        self._trays: dict[str, Tray[Envelope]] = {}
         self._arrived: dict[str, trio.Event] = {}
         self._left = trio.Event()
         self._in_hand: dict[int, Envelope] = {}
-        # Invariant: equals the number and the body bytes of the envelopes in all trays.
+        # Invariant: equals the number and the body bytes of the envelopes in the trays without a bound of their own.
         self._count = 0
         self._bytes = 0
         self._peak = 0
@@ -139,8 +185,6 @@ class Mailbox:
         self._refused = self._expired = self._redelivered = self._poisoned = 0
         self._refusal: Callable[[], BulkheadError] | None = None
         self._restart_eta_ns = 0
-        self._deaths: dict[bytes, int] = {}
-        self._poison: dict[bytes, str] = {}
 
     # ------------------------------------------------------------ the asker's side
 
@@ -151,6 +195,7 @@ class Mailbox:
         *,
         deadline_ns: int,
         posted: Callable[[], None] | None = None,
+        client: int = 0,
     ) -> Answer:
         """Send a message and wait for its answer, at most to the deadline plus `SETTLE_S`.
 
@@ -161,14 +206,15 @@ class Mailbox:
         PoisonMessage or ShuttingDown at once when the message is not accepted; DeadlineExceeded when time ran
         out. When the asker is cancelled, a message that still waits is withdrawn; one in hand goes on.
         """
-        envelope = await self._post(message, deadline_ns)
+        envelope = await self._post(Envelope(message, deadline_ns, self._tray_of(message), client))
         if posted is not None:
             posted()
         try:
             with trio.move_on_after(seconds_until(deadline_ns)):
                 return cast(Answer, await envelope.wait())
             if self._withdraw(envelope):
-                raise self._too_late(envelope)
+                envelope.reject(self._too_late(envelope))
+                return cast(Answer, await envelope.wait())
             with trio.move_on_after(SETTLE_S):
                 return cast(Answer, await envelope.wait())
             raise DeadlineExceeded(
@@ -183,15 +229,19 @@ class Mailbox:
 
     def tell(self, message: Message, *, deadline_ns: int) -> bool:
         """Send a message that nobody waits for; say whether it was accepted."""
+        if isinstance(message, self._conflated) and self._waits_already(message):
+            return True
         try:
             self._accept(Envelope(message, deadline_ns, self._tray_of(message)))
         except BulkheadError:
             return False
         return True
 
-    async def _post(self, message: Message, deadline_ns: int) -> Envelope:
-        envelope = Envelope(message, deadline_ns, self._tray_of(message))
-        give_up = trio.current_time() + min(self.wait_ms / 1000, seconds_until(deadline_ns))
+    def _waits_already(self, message: Message) -> bool:
+        return any(each.message == message for each in self._trays.get(self._tray_of(message), ()))
+
+    async def _post(self, envelope: Envelope) -> Envelope:
+        give_up = trio.current_time() + min(self.wait_ms / 1000, seconds_until(envelope.deadline_ns))
         while True:
             try:
                 self._accept(envelope)
@@ -216,43 +266,113 @@ class Mailbox:
                 epoch=self.epoch,
                 retry_after_ms=_clamp_retry((self._restart_eta_ns - now_ns) / 1e6),
             )
-        if self._poison:
+        self._refuse_hopeless(envelope, now_ns)
+        if not self.quarantine.empty:
             self._refuse_poison(envelope)
-        if self._count >= self.count_max or (self._count and self._bytes + len(envelope.body) > self.bytes_max):
-            self._refused += 1
-            raise Overloaded(
-                f"mailbox of {self.owner} is full: {self._count} messages, {self._bytes} bytes "
-                f"(limits {self.count_max} and {self.bytes_max})",
+        if not self._has_room(envelope) and not self._make_room(envelope, now_ns):
+            raise self._overloaded(envelope)
+        self._put(envelope, front=False)
+
+    def _refuse_hopeless(self, envelope: Envelope, now_ns: int) -> None:
+        """Refuse what has less time left than its kind takes: it would only keep others waiting."""
+        kind, remaining_ns = type(envelope.message), envelope.deadline_ns - now_ns
+        if self._times is not None and not self._times.suffices(kind, remaining_ns):
+            self._expired += 1
+            raise DeadlineExceeded(
+                f"{kind.__name__} has {remaining_ns / 1e6:.1f} ms left and takes {self.owner} "
+                f"{self._times.median_ns(kind) / 1e6:.1f} ms (median of late)",
+                outcome="not_executed",
                 actor=self.owner,
                 epoch=self.epoch,
                 retry_after_ms=self.retry_after_ms(),
+                hint="give it a later deadline_ms",
             )
-        self._put(envelope, front=False)
+
+    def _has_room(self, envelope: Envelope) -> bool:
+        own_max = self._own_bounds.get(envelope.tray)
+        if own_max is not None:
+            return len(self._trays.get(envelope.tray, ())) < own_max
+        if self._count >= self.count_max:
+            return False
+        return not self._count or self._bytes + len(envelope.body) <= self.bytes_max
+
+    def _make_room(self, envelope: Envelope, now_ns: int) -> bool:
+        """Refuse what has the least right to its place; False when that is the newcomer."""
+        if envelope.tray in self._own_bounds:
+            return False
+        for expired in [each for each in self._all_waiting() if each.expired(now_ns)]:
+            self._take_out(expired)
+            self._expired += 1
+            expired.reject(self._too_late(expired))
+        while not self._has_room(envelope):
+            victim = self._victim(envelope)
+            if victim is None:
+                return False
+            self._take_out(victim)
+            self._refused += 1
+            victim.reject(self._overload_error(victim))
+        return True
+
+    def _victim(self, envelope: Envelope) -> Envelope | None:
+        tray = self._trays.get(envelope.tray)
+        if tray is None:
+            return None
+        if self._shed == "greediest":
+            return tray.last_of_greedier(envelope.client)
+        # Of the greediest client only: a modest one that has waited for its turn has little time left by then, and
+        # whoever asks with the latest deadlines would push all others out.
+        poorest = min(tray.of_greediest(envelope.client), key=lambda each: each.deadline_ns, default=None)
+        if poorest is None or (poorest.client == envelope.client and poorest.deadline_ns >= envelope.deadline_ns):
+            return None
+        return poorest
+
+    def _overloaded(self, envelope: Envelope) -> Overloaded:
+        self._refused += 1
+        return self._overload_error(envelope)
+
+    def _overload_error(self, envelope: Envelope) -> Overloaded:
+        own_max = self._own_bounds.get(envelope.tray)
+        if own_max is not None:
+            held = f"{own_max} messages in its {envelope.tray} tray (limit {own_max})"
+        else:
+            held = f"{self._count} messages, {self._bytes} bytes (limits {self.count_max} and {self.bytes_max})"
+        return Overloaded(
+            f"mailbox of {self.owner} is full: {held}",
+            actor=self.owner,
+            epoch=self.epoch,
+            retry_after_ms=self.retry_after_ms(),
+        )
 
     def _put(self, envelope: Envelope, *, front: bool) -> None:
-        tray = self._trays.setdefault(envelope.tray, deque())
+        tray = self._trays.setdefault(envelope.tray, Tray())
         if front:
-            tray.appendleft(envelope)
+            tray.put_back(envelope)
         else:
-            tray.append(envelope)
-        self._count += 1
-        self._bytes += len(envelope.body)
-        self._peak = max(self._peak, self._count)
+            tray.put(envelope)
+        if envelope.tray not in self._own_bounds:
+            self._count += 1
+            self._bytes += len(envelope.body)
+            self._peak = max(self._peak, self._count)
         self._arrived.setdefault(envelope.tray, trio.Event()).set()
 
     def _withdraw(self, envelope: Envelope) -> bool:
         """Take an envelope back that still waits; False when it is in hand or answered."""
-        tray = self._trays.get(envelope.tray)
-        if envelope.done or id(envelope) in self._in_hand or tray is None or envelope not in tray:
+        if envelope.done or id(envelope) in self._in_hand:
             return False
-        tray.remove(envelope)
+        return self._take_out(envelope)
+
+    def _take_out(self, envelope: Envelope) -> bool:
+        tray = self._trays.get(envelope.tray)
+        if tray is None or not tray.remove(envelope):
+            return False
         self._removed(envelope)
         return True
 
     def _removed(self, envelope: Envelope) -> None:
-        self._count -= 1
-        self._bytes -= len(envelope.body)
-        assert self._count >= 0 and self._bytes >= 0
+        if envelope.tray not in self._own_bounds:
+            self._count -= 1
+            self._bytes -= len(envelope.body)
+            assert self._count >= 0 and self._bytes >= 0
         self._left.set()
         self._left = trio.Event()
 
@@ -287,8 +407,7 @@ class Mailbox:
     def take_nowait(self, tray: str = DEFAULT_TRAY) -> Envelope | None:
         """Take the next envelope of a tray in hand, or return None when there is none."""
         waiting = self._trays.get(tray)
-        while waiting:
-            envelope = waiting.popleft()
+        while waiting is not None and (envelope := waiting.pop()) is not None:
             self._removed(envelope)
             now_ns = time.monotonic_ns()
             if envelope.expired(now_ns):
@@ -303,11 +422,12 @@ class Mailbox:
     def peek(self, tray: str = DEFAULT_TRAY) -> Envelope | None:
         """Return the next envelope of a tray without taking it."""
         waiting = self._trays.get(tray)
-        return waiting[0] if waiting else None
+        return waiting.peek() if waiting is not None else None
 
     def finish(self, envelope: Envelope, value: msgspec.Struct) -> None:
         """Answer an envelope that is in hand."""
         self._let_go(envelope)
+        self.served += 1
         envelope.resolve(value)
 
     def refuse(self, envelope: Envelope, error: BulkheadError) -> None:
@@ -321,8 +441,10 @@ class Mailbox:
         if self._in_hand.pop(id(envelope), None) is not None:
             taken = time.monotonic_ns() - envelope.taken_ns
             self._service_ns += SERVICE_WEIGHT * (taken - self._service_ns)
+            if self._times is not None:
+                self._times.note(type(envelope.message), taken)
         if envelope.attempts:
-            self._deaths.pop(self._key(envelope), None)
+            self.quarantine.acquit(self._key(envelope))
 
     # ------------------------------------------------------------ the supervisor's side
 
@@ -335,30 +457,32 @@ class Mailbox:
     def refuse_all(self, refusal: Callable[[], BulkheadError]) -> None:
         """Refuse new mail from now on, and what waits, with this error."""
         self._refusal = refusal
-        for envelope in list(self._all_waiting()):
-            self._trays[envelope.tray].remove(envelope)
-            self._removed(envelope)
+        for envelope in list(self._all_waiting(controls=True)):
+            self._take_out(envelope)
             envelope.reject(refusal())
 
     def close(self) -> None:
         """Refuse new mail because the daemon is shutting down; what is queued is still worked off."""
         self._refusal = lambda: ShuttingDown("the daemon is shutting down", actor=self.owner, epoch=self.epoch)
 
-    def settle(self, cause: str, *, restart_eta_ns: int) -> None:
+    def settle(self, cause: str, *, restart_eta_ns: int, culprit: bytes | None = None, blameless: bool = False) -> None:
         """Settle everything that a dead incarnation had in hand, and bridge the time to the next one.
 
-        What may be redelivered and has time left goes back to the front of its tray, once; the second death
-        with the same message makes it poison. The rest is refused with ActorDied at once. Mail that waits stays,
-        unless its deadline passes before the next incarnation can be there.
+        What may be repeated and has time left goes back to the front of its tray; the second death with the same
+        message makes it poison. The rest is refused with ActorDied at once. Mail that waits stays, unless its
+        deadline passes before the next incarnation can be there. `culprit` is the body of the message that is known
+        to have caused the death; without it everything in hand is suspect, unless the death is known to have another
+        cause (`blameless`).
         """
         self._restart_eta_ns = restart_eta_ns
         in_hand, self._in_hand = list(self._in_hand.values()), {}
+        known = any(envelope.body == culprit for envelope in in_hand)
         for envelope in reversed(in_hand):
-            self._settle_one(envelope, cause, restart_eta_ns)
-        for envelope in list(self._all_waiting()):
+            suspect = envelope.body == culprit if known else not blameless
+            self._settle_one(envelope, cause, restart_eta_ns, suspect=suspect)
+        for envelope in list(self._all_waiting(controls=True)):
             if envelope.deadline_ns < restart_eta_ns:
-                self._trays[envelope.tray].remove(envelope)
-                self._removed(envelope)
+                self._take_out(envelope)
                 envelope.reject(
                     ActorRestarting(
                         f"{self.owner} died ({cause}) and will not be back before the deadline",
@@ -368,65 +492,65 @@ class Mailbox:
                     )
                 )
 
-    def _settle_one(self, envelope: Envelope, cause: str, restart_eta_ns: int) -> None:
+    def _settle_one(self, envelope: Envelope, cause: str, restart_eta_ns: int, *, suspect: bool) -> None:
         if envelope.done:
             return
-        key = self._key(envelope)
-        deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
-        while len(self._deaths) > POISON_KEPT:
-            self._deaths.pop(next(iter(self._deaths)))
-        envelope.attempts += 1
-        if deaths >= DEATHS_MAX:
-            self._condemn(key, cause)
-            envelope.reject(self._poison_error(type(envelope.message).__name__, cause))
-        elif type(envelope.message).redeliver and envelope.deadline_ns > restart_eta_ns:
+        envelope.uncertain = True
+        kind = type(envelope.message).__name__
+        if suspect:
+            envelope.attempts += 1  # from now on it is served alone
+            key = self._key(envelope)
+            if self.quarantine.blame(key, actor=self.owner, kind=kind, size=len(envelope.body), cause=cause):
+                self._poisoned += 1
+                condemned = self.quarantine.find(key)
+                assert condemned is not None
+                envelope.reject(self._poison_error(condemned))
+                return
+        if envelope.message.may_repeat() and envelope.deadline_ns > restart_eta_ns:
             self._redelivered += 1
             self._put(envelope, front=True)
-        else:
-            envelope.reject(
-                ActorDied(
-                    f"{self.owner} died ({cause}) with {type(envelope.message).__name__} in hand",
-                    actor=self.owner,
-                    epoch=self.epoch,
-                    retry_after_ms=_clamp_retry((restart_eta_ns - time.monotonic_ns()) / 1e6),
-                    hint="repeat it with the same request_id: if it took effect, the first result is returned",
-                )
+            return
+        envelope.reject(
+            ActorDied(
+                f"{self.owner} died ({cause}) with {kind} in hand",
+                actor=self.owner,
+                epoch=self.epoch,
+                retry_after_ms=_clamp_retry((restart_eta_ns - time.monotonic_ns()) / 1e6),
+                hint="repeat it with the same request_id: if it took effect, the first result is returned",
             )
-
-    def _condemn(self, key: bytes, cause: str) -> None:
-        self._poisoned += 1
-        self._poison[key] = cause
-        self._deaths.pop(key, None)
-        while len(self._poison) > POISON_KEPT:
-            self._poison.pop(next(iter(self._poison)))
+        )
 
     def _refuse_poison(self, envelope: Envelope) -> None:
-        cause = self._poison.get(self._key(envelope))
-        if cause is not None:
-            raise self._poison_error(type(envelope.message).__name__, cause)
+        condemned = self.quarantine.find(self._key(envelope))
+        if condemned is not None and condemned.actor == self.owner:
+            raise self._poison_error(condemned)
 
-    def _poison_error(self, kind: str, cause: str) -> PoisonMessage:
+    def _poison_error(self, condemned: Condemned) -> PoisonMessage:
         return PoisonMessage(
-            f"{self.owner} died {DEATHS_MAX} times with this {kind} in hand (last: {cause}); it is not tried again",
+            f"{self.owner} died {DEATHS_MAX} times with this {condemned.kind} in hand (last: {condemned.causes[-1]}); "
+            "it is not tried again",
             outcome="unknown",
             actor=self.owner,
             epoch=self.epoch,
+            hint=f"after the cause is removed: bulkhead poison clear {condemned.key}",
         )
 
     def _key(self, envelope: Envelope) -> bytes:
         """Return the content hash of a message, so that a client's retry counts as the same message."""
         if not envelope.key:
-            envelope.key = hashlib.blake2b(envelope.body, digest_size=16).digest()
+            envelope.key = key_of(envelope.body)
         return envelope.key
 
-    def _all_waiting(self) -> Iterable[Envelope]:
-        for tray in self._trays.values():
-            yield from tray
+    def _all_waiting(self, *, controls: bool = False) -> Iterable[Envelope]:
+        """Return what waits in the trays that share the common bound, with `controls` in all."""
+        for name, tray in self._trays.items():
+            if controls or name not in self._own_bounds:
+                yield from tray
 
     @property
     def idle(self) -> bool:
         """Say whether nothing waits and nothing is in hand."""
-        return self._count == 0 and not self._in_hand
+        return not self._in_hand and not any(self._trays.values())
 
     def statistics(self) -> MailboxStatistics:
         """Return the counters."""
@@ -460,6 +584,10 @@ def seconds_until(deadline_ns: int) -> float:
 def deadline_after(seconds: float) -> int:
     """Return the absolute deadline that many seconds from now."""
     return time.monotonic_ns() + math.ceil(seconds * 1e9)
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _clamp_retry(milliseconds: float) -> int:

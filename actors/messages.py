@@ -5,10 +5,10 @@ mailbox, and, where the work is storage, on to the worker process; there is no s
 Deadlines travel beside the message (in the envelope and in the frame), never inside it.
 
 Units: times called `ts` are int64 microseconds since the epoch, UTC; `*_ms` are milliseconds; `seq` counts
-events of this data directory from 1 without gaps; `core_seq` counts changes of units from 1.
+events of this data directory from 1 upwards, without gaps within a segment; `core_seq` counts changes of units from 1.
 
-`answer` is the type that the recipient replies with. `redeliver` says whether the message may be given to the
-next incarnation when one died with it in hand: true for reads, and for writes that are idempotent by an id.
+`answer` is the type that the recipient replies with. `may_repeat` says whether the message may be given to the next
+incarnation when one died with it in hand: true for reads, and for writes that are idempotent by an id.
 Fields called `rows` and `row` are JSON or msgpack text made by the worker: the daemon relays them undecoded.
 """
 
@@ -35,7 +35,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="$"
     """Something said to an actor."""
 
     answer: ClassVar[type[msgspec.Struct]]
-    redeliver: ClassVar[bool] = True
+
+    def may_repeat(self) -> bool:
+        """Say whether doing it a second time is harmless, also when the first time took effect unseen."""
+        return True
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -49,11 +52,15 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Rows(Struct, frozen=True, kw_only=True):
-    """A page of rows: `rows` is a JSON array; `more` says whether the next page would hold any."""
+    """A page of rows: `rows` is a JSON array; `more` says whether the next page would hold any.
+
+    `degraded` are (code, detail) pairs: why rows may be missing that ought to be in it.
+    """
 
     rows: bytes
     count: int
     more: bool = False
+    degraded: tuple[tuple[str, str], ...] = ()
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
@@ -117,13 +124,17 @@ class Candidates(Struct, frozen=True, kw_only=True):
 
     `behind` counts rows that the keyword index had not reached when time ran out (0: complete).
     `changed` are unit ids whose rows in an older generation are out of date and must be masked.
-    `latest` is the highest seq (or core_seq) that exists, so that the caller can say how far behind it is.
+    `latest` is the highest seq (or core_seq) that exists, so that the caller can say how far behind it is; `newer` is
+    how many rows lie between its bound and there, where that is not the difference of the two (events, whose seq has
+    gaps between segments). `degraded` are (code, detail) pairs: why rows may be missing that ought to be in it.
     """
 
     found: list[Candidate]
     latest: int
     behind: int = 0
     changed: tuple[str, ...] = ()
+    newer: int | None = None
+    degraded: tuple[tuple[str, str], ...] = ()
 
 
 # ---------------------------------------------------------------- core_writer
@@ -209,6 +220,10 @@ class PutUnit(Message, frozen=True, kw_only=True):
     tenant: str = "default"
     request_id: str | None = None
 
+    def may_repeat(self) -> bool:
+        """Say whether it has an id by which a repetition is recognised."""
+        return self.request_id is not None
+
 
 class GetUnit(Message, frozen=True, kw_only=True):
     """Return a unit at `version`, or its latest."""
@@ -283,6 +298,10 @@ class AddSource(Message, frozen=True, kw_only=True):
     tenant: str = "default"
     request_id: str | None = None
 
+    def may_repeat(self) -> bool:
+        """Say whether it has an id by which a repetition is recognised."""
+        return self.request_id is not None
+
 
 class SourceRoots(Struct, frozen=True, kw_only=True):
     """All registered roots, in the order in which they were added."""
@@ -305,6 +324,10 @@ class RemoveSource(Message, frozen=True, kw_only=True):
     tenant: str = "default"
     request_id: str | None = None
 
+    def may_repeat(self) -> bool:
+        """Say whether it has an id by which a repetition is recognised."""
+        return self.request_id is not None
+
 
 class GenerationNumber(Struct, frozen=True, kw_only=True):
     """A number that no generation of this data directory has had."""
@@ -317,6 +340,20 @@ class AllocateGeneration(Message, frozen=True, kw_only=True):
 
     answer = GenerationNumber
     at_least: int = 0
+
+
+class RestoreTruth(Message, frozen=True, kw_only=True):
+    """Replace a truth: by the database at `path` (absolute), or by what can still be read of it (None).
+
+    Done by the room's worker in its maintenance mode; the old files are kept. `row`: what was kept and lost per table.
+    """
+
+    answer = Row
+    path: str | None = None
+
+    def may_repeat(self) -> bool:
+        """Say no: it replaces files, and whoever asked for it must know how often."""
+        return False
 
 
 class CoreStatus(Message, frozen=True, kw_only=True):
@@ -341,6 +378,7 @@ CoreWriterMessage = (
     | ListSources
     | RemoveSource
     | AllocateGeneration
+    | RestoreTruth
     | CoreStatus
 )
 
@@ -386,6 +424,10 @@ class AppendEvents(Message, frozen=True, kw_only=True):
     answer = AppendResult
     events: tuple[EventDraft, ...]
     tenant: str = "default"
+
+    def may_repeat(self) -> bool:
+        """Say whether every event has an id by which a repetition is recognised."""
+        return all(each.event_id is not None or each.request_id is not None for each in self.events)
 
 
 class AppendOutcome(Struct, frozen=True, kw_only=True):
@@ -492,6 +534,7 @@ TranscriptAppenderMessage = (
     | PageEvents
     | SessionsSince
     | TranscriptStatus
+    | RestoreTruth
 )
 
 # ---------------------------------------------------------------- cache_manager
@@ -837,7 +880,10 @@ class RollbackIndex(Message, frozen=True, kw_only=True):
     """Serve the previous generation again; automatic builds pause until the truth moves or one is asked for."""
 
     answer = Row
-    redeliver = False
+
+    def may_repeat(self) -> bool:
+        """Say no: a second time would roll back one generation further."""
+        return False
 
 
 class ReportSuspect(Message, frozen=True, kw_only=True):

@@ -1,22 +1,46 @@
-"""What the builder and the searcher make public about themselves, on their boards.
+"""What the builder, the searcher and the watch of the disk make public, on their boards.
 
 `system.status`, `index.status` and readiness are made from these without asking anybody, so they answer at once
 while every actor is dead. Times are µs since the epoch, UTC, unless the name says otherwise.
 """
+
+import enum
 
 import msgspec
 
 from actors.messages import Covers, EmbeddingIdentity, GenerationRef, Progress, Skip
 
 
+class DiskLevel(enum.StrEnum):
+    """How much room the disk has: enough, only for the truth, or none for writes."""
+
+    OK = "ok"
+    LOW = "low"
+    FULL = "full"
+
+
+class DiskNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of the data directory as it was last seen; the daemon posts it every second."""
+
+    level: DiskLevel = DiskLevel.OK
+    reason: str | None = None  # why the level is not ok
+    free_bytes: int | None = None  # None: never seen
+    total_bytes: int | None = None
+    writes_refused: bool = False
+    appends_refused: bool = False
+    ballast_bytes: int = 0  # size of the ballast file
+    problem: str | None = None  # why the last look brought nothing; the level is the one from before
+
+
 class EmbeddingNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """How the background embedding is doing. `state`: off, idle, running, waiting (provider away)."""
+    """How the background embedding is doing. `state`: off, idle, running, paused, waiting (provider away)."""
 
     state: str = "off"
     embedded: int = 0
     failed: int = 0
     texts_per_s: float = 0.0
     error: str | None = None
+    refused: Skip | None = None  # the last text that the provider would not take, and why
 
 
 class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +59,11 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     attempted: Covers | None = None
     build_ms: float = 0.0  # how long the last one took
     paused: bool = False  # after a rollback, until the truth moves or a build is asked for
+    no_room: bool = False  # the disk is low: no builds, no embedding, no earlier generations
+    disk_full_ns: int = 0  # CLOCK_MONOTONIC of the last build that the disk had no room for
+    workers_replaced: int = 0  # because of their memory or of the builds they made; no deaths
     event_seq: int = 0  # what the truth had when it was last looked at
+    event_gaps: tuple[tuple[int, int], ...] = ()  # ranges of seqs below it that no event has
     core_seq: int = 0
     files: int = 0
     skipped: tuple[Skip, ...] = ()
@@ -53,6 +81,9 @@ class SearcherNotice(msgspec.Struct, frozen=True, kw_only=True):
     active_pid: int | None = None
     spare_pid: int | None = None
     failovers: int = 0
+    hedges: int = 0  # searches given to the second worker because they took long
+    repeats: int = 0  # … because the first one died or fell silent
+    recycled: int = 0
     searches: int = 0
     degraded: int = 0
     last_error: str | None = None

@@ -71,6 +71,9 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     vectors_publish_ms: int = 20_000
     embed_texts_per_call: int = 8
     step_deadline_ms: int = 600_000
+    rss_bytes_max: int = 2048 * MIB
+    builds_per_worker_max: int = 100
+    embed_rss_bytes_max: int = 1024 * MIB
     nice: int = 19
     idle_class: bool = True
 
@@ -89,7 +92,10 @@ class SearcherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     vector_weight: float = 0.45
     vector_weight_unspaced: float = 0.55
     vector_weight_code: float = 0.15
-    rss_bytes_max: int = 4096 * MIB
+    silence_ms: int = 2000
+    cache_bytes_max: int = 512 * MIB
+    rss_bytes_max: int = 2048 * MIB
+    recycle_after_s: int = 86_400
 
 
 class EmbeddingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,3 +126,5 @@ class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
     embedding: EmbeddingSettings = EmbeddingSettings()
     identity: str = ""
     chaos: bool = False
+    restoring: bool = False  # a room of the truth in its maintenance mode
+    acknowledged: int = 0  # transcript: the highest seq that this daemon has given out in its life

@@ -5,7 +5,8 @@ task is cancelled the process is killed; when the process dies every pending cal
 raises `WorkerDied`, which ends the incarnation (the searcher, which has two workers, catches it instead).
 
 The daemon's watchdog calls `watch` every tick: past its deadline a call is interrupted, past the grace after
-that the process is killed. A process that is silent while it has nothing to do is killed as well.
+that the process is killed. A process that is silent while it has nothing to do is killed as well. Before it is killed
+it is asked where it hangs: the stacks of its threads come with `WorkerDied` (a stopped process does not answer).
 
 Children are started with `subprocess.Popen` from the main thread: a parent-death signal belongs to the thread
 that forked, and trio's own helper forks in a worker thread that retires after ten seconds.
@@ -49,9 +50,14 @@ OnReport = Callable[[Report], None]
 
 ROOT = Path(__file__).resolve().parent.parent
 READ_BYTES = 1 << 20
-STDERR_LINES_KEPT = 40
+STDERR_LINES_KEPT = 200
 REAP_S = 2.0
 REAP_POLL_S = 0.001
+# Between the request for the stacks of a process and its SIGKILL, at least.
+DUMP_NS = 40_000_000
+STDERR_S = 0.2
+# After the end of its stdin a child waits 2 s for its lanes; one that has not left by then is killed.
+LEAVE_S = 3.0
 
 log = logging.getLogger("bulkhead.worker")
 
@@ -59,13 +65,16 @@ log = logging.getLogger("bulkhead.worker")
 class WorkerDied(Exception):
     """A worker process is gone: how it ended, and what it said last."""
 
-    def __init__(self, worker: str, pid: int, cause: str, *, code: int = 0, detail: str = "") -> None:
+    def __init__(
+        self, worker: str, pid: int, cause: str, *, code: int = 0, detail: str = "", culprit: bytes | None = None
+    ) -> None:
         super().__init__(f"worker {worker} (pid {pid}): {cause}")
         self.worker = worker
         self.pid = pid
         self.cause = cause
-        self.code = code  # the code of the operating error that kept it from starting, else 0
-        self.detail = detail
+        self.code = code  # the code of the operating error that made it leave, else 0
+        self.detail = detail  # its traceback, or the last lines of its stderr
+        self.culprit = culprit  # the body of the call that is known to have caused it
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +87,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int = 10_000
     beat_ms: int = 250
     silence_ms: int = 1000
+    busy_silence_ms: int | None = None  # the same while it has calls; None: their deadlines must do
     interrupt_grace_ms: int = 500
     nice: int = 0
     idle_class: bool = False
@@ -87,9 +97,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 class _Pending:
     """A call that has been sent: its deadline, its slot, and whether it has been interrupted."""
 
-    __slots__ = ("deadline_ns", "done", "error", "interrupted_ns", "on_report", "raw")
+    __slots__ = ("body", "deadline_ns", "done", "error", "interrupted_ns", "on_report", "raw")
 
-    def __init__(self, deadline_ns: int, on_report: OnReport | None) -> None:
+    def __init__(self, body: bytes, deadline_ns: int, on_report: OnReport | None) -> None:
+        self.body = body
         self.deadline_ns = deadline_ns
         self.on_report = on_report
         self.interrupted_ns = 0
@@ -119,6 +130,9 @@ class Worker:
         self.epoch = epoch
         self.pid = 0
         self.rss_bytes = 0
+        # Patience may change over a life: a worker that imports LanceDB is late with its beats, a warm one is not.
+        self.silence_ms = spec.silence_ms
+        self.busy_silence_ms = spec.busy_silence_ms
         self.info: dict[str, int | float | str | bool | None] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[int, _Pending] = {}
@@ -126,8 +140,15 @@ class Worker:
         self._posted = trio.Event()
         self._ready = trio.Event()
         self._died: WorkerDied | None = None
+        self._retiring = False  # no calls any more; its end is no death
+        self._leaving = False  # what is in the outbox is still sent, then stdin is closed
+        self._drained = trio.Event()
+        self._gone = trio.Event()
         self._crash: Crash | None = None
         self._kill_cause: str | None = None
+        self._condemned: tuple[int, str] | None = None  # since when (ns) and why; SIGKILL follows with a later tick
+        self._culprit: bytes | None = None
+        self._stderr_read = trio.Event()
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
         self._silent_ms = 0.0
         self._seq = 0
@@ -138,7 +159,8 @@ class Worker:
     async def run(self, *, task_status: trio.TaskStatus["Worker"] = trio.TASK_STATUS_IGNORED) -> None:
         """Start the process, report it started once it is ready, and look after it until it is dead.
 
-        Raises WorkerDied when the process ends by itself, is killed by `kill`, or is not ready in time.
+        Raises WorkerDied when the process ends by itself, is killed by `kill`, or is not ready in time. Returns
+        when it was retired.
         """
         process = self._spawn()
         self._process, self.pid = process, process.pid
@@ -156,13 +178,40 @@ class Worker:
                 self._post(self._setup())
                 await self._read(stdout)
                 # Who waits is told before the process is reaped: the kernel takes its time to free a large one.
-                self._fail_pending(WorkerDied(self.spec.name, self.pid, self._kill_cause or "its pipe closed"))
+                self._fail_pending(self._death("its pipe closed"))
+                with trio.move_on_after(STDERR_S):
+                    await self._stderr_read.wait()
                 nursery.cancel_scope.cancel("the worker is gone")
         finally:
             await self._bury(process)
         # The loop above only ends without an exception when the pipe was closed at the other end.
         assert self._died is not None
-        raise self._died
+        if not self._retiring:
+            raise self._died
+
+    async def retire(self, *, pending_s: float = 10.0, leave_s: float = LEAVE_S) -> None:
+        """End the process politely and wait until it is gone; `run` then returns, so nobody counts a death.
+
+        New calls are refused with WorkerDied from now on, as after a death. Calls under way get `pending_s` to be
+        answered; those that are not fail with WorkerDied when the process is gone. It is asked to leave by the end of
+        its stdin, and killed when it has not left `leave_s` later. Only for a worker that is ready; a caller that is
+        cancelled meanwhile leaves it killed.
+        """
+        self._retiring = True
+        try:
+            with trio.move_on_after(pending_s):
+                while self._pending:
+                    self._drained = trio.Event()
+                    await self._drained.wait()
+            self._leaving = True
+            self._posted.set()
+            with trio.move_on_after(leave_s):
+                await self._gone.wait()
+        finally:
+            if not self._gone.is_set():
+                self.kill("retired, but did not leave")
+        with trio.move_on_after(REAP_S):
+            await self._gone.wait()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -190,10 +239,13 @@ class Worker:
         """SIGKILL the process; everything else follows from its death."""
         if self._kill_cause is None:
             self._kill_cause = cause
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
+                process.send_signal(number)
 
     async def _bury(self, process: subprocess.Popen[bytes]) -> None:
         """Make sure that the process is dead and reaped, and fail what is still pending."""
@@ -203,14 +255,24 @@ class Worker:
             while process.poll() is None:  # noqa: ASYNC110 - the kernel has no event that every platform shares
                 await trio.sleep(REAP_POLL_S)
         status = process.returncode  # None: in an uninterruptible system call; the kernel reaps it when it can
-        self._fail_pending(
-            WorkerDied(
-                self.spec.name,
-                process.pid,
-                self._describe_end(status),
-                code=self._crash.code if self._crash else 0,
-                detail=self._crash.traceback if self._crash else "\n".join(self._stderr),
-            )
+        self._fail_pending(self._death(_describe_end(status)))
+        self._gone.set()
+
+    def _death(self, end: str) -> WorkerDied:
+        """Return what is known of the death; `end` counts when neither we nor the process itself gave a reason."""
+        cause = end
+        reason = self._kill_cause or (self._condemned[1] if self._condemned is not None else None)
+        if reason is not None:
+            cause = f"killed: {reason}"
+        elif self._crash is not None:
+            cause = f"crashed: {self._crash.error}"
+        return WorkerDied(
+            self.spec.name,
+            self.pid,
+            cause,
+            code=self._crash.code if self._crash else 0,
+            detail=self._crash.traceback if self._crash else "\n".join(self._stderr),
+            culprit=self._culprit,
         )
 
     def _fail_pending(self, death: WorkerDied) -> None:
@@ -219,17 +281,7 @@ class Worker:
         for call in pending.values():
             call.error = death
             call.done.set()
-
-    def _describe_end(self, status: int | None) -> str:
-        if self._kill_cause is not None:
-            return f"killed: {self._kill_cause}"
-        if self._crash is not None:
-            return f"crashed: {self._crash.error}"
-        if status is None:
-            return "does not die"
-        if status < 0:
-            return f"ended by signal {signal.Signals(-status).name}"
-        return f"ended with status {status}"
+        self._drained.set()
 
     # ------------------------------------------------------------ calls
 
@@ -249,11 +301,13 @@ class Worker:
         """
         if self._died is not None:
             raise self._died
+        if self._retiring:
+            raise WorkerDied(self.spec.name, self.pid, "is being retired")
         self._seq += 1
         seq = self._seq
-        pending = self._pending[seq] = _Pending(deadline_ns, on_report)
-        raw = msgspec.Raw(body if body is not None else msgspec.msgpack.encode(message))
-        self._post(Call(seq, deadline_ns, raw))
+        body = body if body is not None else msgspec.msgpack.encode(message)
+        pending = self._pending[seq] = _Pending(body, deadline_ns, on_report)
+        self._post(Call(seq, deadline_ns, msgspec.Raw(body)))
         try:
             await pending.done.wait()
         except trio.Cancelled:
@@ -265,25 +319,47 @@ class Worker:
         return msgspec.msgpack.decode(pending.raw, type=answer)
 
     def watch(self, now_ns: int, elapsed_ms: float) -> str | None:
-        """Interrupt what is past its deadline, kill what did not react, and return the cause of a kill.
+        """Interrupt what is past its deadline, condemn what did not react, and return why if that was now.
 
         `elapsed_ms` is the time since the last tick as the loop lived it, so that a loop that was itself late
-        does not take its own absence for the worker's silence.
+        does not take its own absence for the worker's silence. A condemned process is asked for the stacks of its
+        threads at once and killed with the next tick.
         """
         if self._died is not None or self._kill_cause is not None or not self._ready.is_set():
             return None
+        if self._condemned is not None:
+            since_ns, reason = self._condemned
+            if now_ns - since_ns >= DUMP_NS:
+                self.kill(reason)
+            return None
         self._silent_ms += elapsed_ms
+        cause = self._overdue(now_ns) or self._too_silent()
+        if cause is not None:
+            self._condemned = now_ns, cause
+            self._signal(signal.SIGUSR2)
+        return cause
+
+    def _overdue(self, now_ns: int) -> str | None:
         grace_ns = self.spec.interrupt_grace_ms * 1_000_000
         for seq, call in self._pending.items():
             if now_ns >= call.deadline_ns and not call.interrupted_ns:
                 self._interrupt(seq, call)
             elif call.interrupted_ns and now_ns - max(call.interrupted_ns, call.deadline_ns) > grace_ns:
                 # A call whose caller left early was interrupted early; that alone is no reason to kill.
-                self.kill(f"call still running {self.spec.interrupt_grace_ms} ms after its deadline")
-                return self._kill_cause
-        if not self._pending and self._silent_ms > self.spec.silence_ms:
-            self.kill(f"silent for {self._silent_ms:.0f} ms")
-        return self._kill_cause
+                self._culprit = call.body
+                return f"call still running {self.spec.interrupt_grace_ms} ms after its deadline"
+        return None
+
+    def _too_silent(self) -> str | None:
+        patience_ms = self.busy_silence_ms if self._pending else self.silence_ms
+        if patience_ms is not None and self._silent_ms > patience_ms:
+            return f"silent for {self._silent_ms:.0f} ms"
+        return None
+
+    @property
+    def silent_ms(self) -> float:
+        """Return for how long nothing has come from the process, not even a beat, as the loop lived it."""
+        return self._silent_ms
 
     def _interrupt(self, seq: int, call: _Pending) -> None:
         if not call.interrupted_ns:
@@ -302,6 +378,9 @@ class Worker:
             while True:
                 while self._outbox:
                     await stdin.send_all(self._outbox.popleft())
+                if self._leaving:
+                    await stdin.aclose()
+                    return
                 self._posted = trio.Event()
                 await self._posted.wait()
 
@@ -329,6 +408,8 @@ class Worker:
                 self._ready.set()
             case Crash():
                 self._crash = frame
+                guilty = self._pending.get(frame.seq) if frame.seq is not None else None
+                self._culprit = None if guilty is None else guilty.body
 
     def _finish(self, seq: int, *, raw: msgspec.Raw | None = None, error: BulkheadError | None = None) -> None:
         pending = self._pending.pop(seq, None)
@@ -336,12 +417,15 @@ class Worker:
             # The Raw points into the read buffer's copy of this frame, which is its own bytes object: safe to keep.
             pending.raw, pending.error = raw, error
             pending.done.set()
+            if not self._pending:
+                self._drained.set()
 
     async def _drain_stderr(self, stderr: trio.lowlevel.FdStream) -> None:
         tail = b""
         while data := await stderr.receive_some(READ_BYTES):
             *lines, tail = (tail + data[-65536:]).split(b"\n")
             self._stderr.extend(line.decode("utf-8", "replace")[:1000] for line in lines if line.strip())
+        self._stderr_read.set()
 
     def statistics(self) -> WorkerStatistics:
         """Return what is known of the process."""
@@ -355,6 +439,14 @@ class Worker:
             calls=self._seq,
             interrupts=self._interrupts,
         )
+
+
+def _describe_end(status: int | None) -> str:
+    if status is None:
+        return "does not die"
+    if status < 0:
+        return f"ended by signal {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 def _detach(pipe: object) -> int:

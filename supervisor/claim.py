@@ -73,6 +73,15 @@ class Claim:
             ) from error
         return fd
 
+    def held(self) -> bool:
+        """Say whether the lock still protects the directory: the file at its path is the one that is locked."""
+        try:
+            found = (self.data / paths.LOCK).stat()
+        except OSError:
+            return False
+        mine = os.fstat(self.lock_fd)
+        return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
     def _write_lock(self) -> None:
         """Say who holds it. Informative only, and for clients that would compute another socket path."""
         content = {"pid": os.getpid(), "started_at": time.time(), "version": VERSION, "socket": self.socket_path}

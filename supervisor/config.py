@@ -34,10 +34,12 @@ class ProtocolLimits(Section, frozen=True, kw_only=True):
 
     line_bytes_max: int = 8 * MIB
     in_flight_max: int = 32
+    in_flight_bytes_max: int = 16 * MIB
     outbox_lines_max: int = 256
     outbox_bytes_max: int = 16 * MIB
     stalled_client_ms: int = 10_000
     clients_max: int = 256
+    clients_per_process_max: int = 128
     deadline_ms: int = 10_000
     deadline_ms_max: int = 120_000
     page_rows_max: int = 500
@@ -53,6 +55,7 @@ class MailboxLimits(Section, frozen=True, kw_only=True):
     transcript_appender_bytes: int = 32 * MIB
     transcript_appender_wait_ms: int = 250
     cache_manager_messages: int = 512
+    cache_manager_reads: int = 256
     cache_manager_bytes: int = 64 * MIB
     generation_builder_messages: int = 64
     generation_builder_bytes: int = 1 * MIB
@@ -75,10 +78,12 @@ class SupervisionLimits(Section, frozen=True, kw_only=True):
     builder_backoff_ms_min: int = 1000
     builder_backoff_ms_max: int = 300_000
     probe_ms: int = 10_000
+    hopeless_ms: int = 300_000
     drain_soft_ms: int = 10_000
     drain_hard_ms: int = 15_000
     loop_warn_ms: int = 250
     loop_dead_ms: int = 10_000
+    descriptors_max: int = 8192
 
 
 class LogLimits(Section, frozen=True, kw_only=True):
@@ -87,8 +92,28 @@ class LogLimits(Section, frozen=True, kw_only=True):
     level: str = "info"
     file_bytes_max: int = 4 * MIB
     files_kept: int = 3
+    lines_waiting_max: int = 4096
     incident_bytes_max: int = 256 * KIB
     incidents_kept: int = 20
+
+
+class DiskLimits(Section, frozen=True, kw_only=True):
+    """What gives way when the disk of the data directory fills up, and when. See supervisor/disk_level.py."""
+
+    check_every_ms: int = 1000
+    check_timeout_ms: int = 2000
+    low_percent: float = 10.0
+    low_bytes: int = 512 * MIB
+    full_percent: float = 2.0
+    full_bytes: int = 64 * MIB
+    append_percent: float = 0.5
+    append_bytes: int = 16 * MIB
+    hysteresis_percent: int = 25
+    report_hold_ms: int = 5000
+    retry_after_ms: int = 2000
+    cache_bytes_max_low: int = 32 * MIB
+    ballast_bytes: int = 32 * MIB
+    ballast_after_ms: int = 60_000
 
 
 class ChaosSwitches(Section, frozen=True, kw_only=True):
@@ -105,6 +130,7 @@ class Config(Section, frozen=True, kw_only=True):
     mailboxes: MailboxLimits = MailboxLimits()
     supervision: SupervisionLimits = SupervisionLimits()
     logs: LogLimits = LogLimits()
+    disk: DiskLimits = DiskLimits()
     core_writer: CoreWriterSettings = CoreWriterSettings()
     transcript_appender: TranscriptAppenderSettings = TranscriptAppenderSettings()
     cache_manager: CacheManagerSettings = CacheManagerSettings()
@@ -165,6 +191,16 @@ def check(config: Config) -> Config:
                 config.searcher.vector_weight_code,
             )
         ),
+        "disk.append_percent must be at most full_percent, and that at most low_percent": 0
+        <= config.disk.append_percent
+        <= config.disk.full_percent
+        <= config.disk.low_percent
+        <= 100,
+        "disk.append_bytes must be at most full_bytes, and that at most low_bytes": 0
+        <= config.disk.append_bytes
+        <= config.disk.full_bytes
+        <= config.disk.low_bytes,
+        "disk.check_every_ms must be at least 10": config.disk.check_every_ms >= 10,
         "chaos.launcher needs chaos.enabled": config.chaos.enabled or not config.chaos.launcher,
         "cache_manager.bytes_max must be at least 1 MiB": config.cache_manager.bytes_max >= MIB,
         "logs.level must be one of debug, info, warning, error": config.logs.level

@@ -3,8 +3,11 @@
 The order at the start is chosen for the client that waits: the lock and the socket come before anything heavy is
 imported, so connections are accepted (by the kernel's backlog) while the rest is still loading.
 
-Exit codes: 0 drained; 70 internal error; 73 the data directory cannot be created or used as it is; 75 another daemon
-holds it, or a drain that would not end; 78 the configuration is not usable.
+Exit codes: 0 drained; 70 internal error, or the truth has rested for too long; 71 the listener died too often; 72 the
+loop's watching thread died; 73 the data directory cannot be created or used as it is, or its lock was removed; 75
+another daemon holds it, a drain that would not end, a second signal, or the event loop stood still (1 when nothing
+but faulthandler could run, because something held the GIL); 78 the configuration is not usable. An outer manager
+should not start 73 and 78 again.
 """
 
 import os
@@ -14,7 +17,6 @@ from pathlib import Path
 from supervisor import paths
 from supervisor.claim import Claim, Refused
 
-EXIT_OK = 0
 EXIT_INTERNAL = 70
 EXIT_CONFIG = 78
 
@@ -58,9 +60,8 @@ def _run(claim: Claim, config_path: Path | None, pipes: tuple[int, int] | None) 
         print(f"bulkhead: {error}", file=sys.stderr)
         return EXIT_CONFIG
     try:
-        trio.run(assembly.run, pipes)
+        return trio.run(assembly.run, pipes)
     except Exception:
         traceback.print_exc()
         logging.getLogger("bulkhead.daemon").exception("internal error")
         return EXIT_INTERNAL
-    return EXIT_OK

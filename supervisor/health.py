@@ -10,7 +10,9 @@ from typing import Literal
 import psutil
 
 from actors.actor import Board
-from actors.notices import BuilderNotice, SearcherNotice
+from actors.gaps import count_between
+from actors.notices import BuilderNotice, DiskLevel, DiskNotice, SearcherNotice
+from supervisor import logs
 from supervisor.lifecycle import SERVING
 from supervisor.loop_watch import LoopWatch
 from supervisor.supervise import ActorStatus, Supervisor
@@ -28,6 +30,7 @@ class Health:
         loop: LoopWatch,
         builder: Board[BuilderNotice],
         searcher: Board[SearcherNotice],
+        disk: Board[DiskNotice],
         version: str,
         data_dir_id: str,
         data_dir: str,
@@ -36,6 +39,7 @@ class Health:
         self._loop = loop
         self.builder = builder
         self.searcher = searcher
+        self.disk = disk
         self.version = version
         self.data_dir_id = data_dir_id
         self.data_dir = data_dir
@@ -47,16 +51,21 @@ class Health:
         """End an actor's incarnation as a bug would (chaos only)."""
         return self._supervisor.hurt(actor, how)
 
+    def release(self, actor: str) -> None:
+        """Let a quarantined actor start again, for a command that is posted right after this."""
+        self._supervisor.release(actor)
+
     def ready(self) -> dict[str, bool]:
         """Say per capability whether it works now. Search works as long as one of its two ways does."""
         state = {name: child.state for name, child in self._supervisor.children.items()}
         up = {name: value in SERVING and not self.draining for name, value in state.items()}
+        core, transcript = (self._supervisor.children[name].without for name in ("core_writer", "transcript_appender"))
         return {
-            "append": up["transcript_appender"],
-            "write": up["core_writer"],
-            "read": up["core_writer"] and up["transcript_appender"],
+            "append": up["transcript_appender"] and "append" not in transcript and not self.disk.notice.appends_refused,
+            "write": up["core_writer"] and "write" not in core and not self.disk.notice.writes_refused,
+            "read": up["core_writer"] and up["transcript_appender"] and "read" not in (*core, *transcript),
             "search": up["searcher"],
-            "build": up["generation_builder"],
+            "build": up["generation_builder"] and self.disk.notice.level is DiskLevel.OK,
             "cache": up["cache_manager"],
         }
 
@@ -80,6 +89,7 @@ class Health:
             "actors": self._actors(),
             "index": self.index(),
             "searcher": self.searcher.notice,
+            "disk": self.disk.notice,
             "loop_lag_ms": self._loop.lag(),
             "rss_bytes": self._process.memory_info().rss,
             "descriptors": self._process.num_fds(),
@@ -101,7 +111,7 @@ class Health:
             "delta": serving.delta if serving else None,
             "covers": {"event_seq": covers.event_seq, "core_seq": covers.core_seq} if covers else None,
             "behind": {
-                "events": max(0, notice.event_seq - (covers.event_seq if covers else 0)),
+                "events": count_between(covers.event_seq if covers else 0, notice.event_seq, notice.event_gaps),
                 "units": max(0, notice.core_seq - (covers.core_seq if covers else 0)),
             },
             "rows": serving.rows if serving else {"events": 0, "units": 0, "documents": 0},
@@ -115,7 +125,9 @@ class Health:
             "building": notice.building,
             "builds": {"started": notice.builds_started, "published": notice.builds_published},
             "build_ms": round(notice.build_ms, 1),
-            "paused": notice.paused,
+            "workers_replaced": notice.workers_replaced,
+            "paused": notice.paused or notice.no_room,
+            "paused_by": "disk" if notice.no_room else "rollback" if notice.paused else None,
             "last_error": notice.last_error,
             "embedding": notice.embedding,
             "files": notice.files,
@@ -137,9 +149,11 @@ class Health:
         return {
             "actors": self._supervisor.statuses(),
             "loop_lag_ms": self._loop.lag(),
+            "logs": logs.statistics(),
             "searcher": self.searcher.notice,
             "transitions": [
                 {
+                    "at_ns": entry.at_ns,
                     "ago_ms": round((now_ns - entry.at_ns) / 1e6),
                     "actor": entry.actor,
                     "epoch": entry.epoch,

@@ -3,8 +3,8 @@
 * A heart beat task stamps the time every 50 ms and measures its own lateness (the loop lag of `system.status`).
 * An OS thread compares the stamp: above `warn_ms` it dumps all stacks into an incident file, above `dead_ms` it
   ends the process with status 75, so that an outer manager or the next bridge starts a new one.
-* A thread needs the GIL. `faulthandler.dump_traceback_later` does not: it is re-armed twice a second and ends the
-  process when it fires.
+* A thread needs the GIL. `faulthandler.dump_traceback_later` does not: it is re-armed twice a second, dumps all
+  stacks to stderr and ends the process with status 1 when it fires, a second after the thread would have.
 """
 
 import contextlib
@@ -25,6 +25,8 @@ from supervisor.logs import write_incident
 
 BEAT_S = 0.05
 REARM_S = 0.5
+# The thread leaves a file and a better exit code behind; faulthandler is for the case that it cannot run.
+THREAD_FIRST_S = 1.0
 LAGS_KEPT = 4096
 EXIT_LOOP_DEAD = 75
 
@@ -60,7 +62,7 @@ class LoopWatch:
         try:
             while True:
                 if time.monotonic() >= rearm_at:
-                    faulthandler.dump_traceback_later(self._dead_s, exit=True)
+                    faulthandler.dump_traceback_later(self._dead_s + THREAD_FIRST_S, exit=True)
                     rearm_at = time.monotonic() + REARM_S
                 expected = time.monotonic() + BEAT_S
                 await trio.sleep(BEAT_S)
@@ -84,9 +86,13 @@ class LoopWatch:
             max=round(self._max_ms, 2),
         )
 
+    def watched(self) -> bool:
+        """Say whether the watching thread lives."""
+        return self._thread.is_alive()
+
     def alive(self) -> bool:
         """Say whether the loop beat within the last two seconds and its watcher lives. Touches no disk."""
-        return time.monotonic() - self._beat_at < 2.0 and self._thread.is_alive()
+        return time.monotonic() - self._beat_at < 2.0 and self.watched()
 
     def _watch(self) -> None:
         while not self._stopped.wait(BEAT_S):

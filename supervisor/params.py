@@ -12,7 +12,6 @@ from actors.messages import (
     Corpus,
     EventActor,
     EventKind,
-    JsonValue,
     SearchMode,
     UnitScope,
     UnitStatus,
@@ -22,6 +21,9 @@ from actors.messages import (
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Time = int | str
+# An object of the client's own making: looked into only once its size is known to be within the limit.
+FreeForm = msgspec.Raw
+ABSENT = msgspec.Raw(b"null")
 Deadline = Annotated[int, msgspec.Meta(ge=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -50,7 +52,7 @@ class SessionOpen(Params, frozen=True, kw_only=True):
     session_id: Name | None = None
     title: str | None = None
     agent: str | None = None
-    meta: dict[str, JsonValue] | None = None
+    meta: FreeForm = ABSENT
     request_id: Name | None = None
 
 
@@ -90,7 +92,7 @@ class EventMembers(Params, frozen=True, kw_only=True):
     channel: Name | None = None
     project: Name | None = None
     tags: list[Name] = []
-    meta: dict[str, JsonValue] | None = None
+    meta: FreeForm = ABSENT
     trace_id: Name | None = None
     request_id: Name | None = None
 
@@ -121,7 +123,7 @@ class UnitPut(Params, frozen=True, kw_only=True):
     scope: UnitScope
     text: Text
     unit_id: Name | None = None
-    facts: dict[str, JsonValue] | None = None
+    facts: FreeForm = ABSENT
     event_refs: list[Name] = []
     confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     parent_unit_id: Name | None = None
@@ -217,6 +219,20 @@ class CacheTrim(Params, frozen=True, kw_only=True):
     """cache.trim"""
 
     bytes_max: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PoisonClear(Params, frozen=True, kw_only=True):
+    """poison.clear"""
+
+    key: str | None = None
+
+
+class TruthRestore(Params, frozen=True, kw_only=True, rename={"source": "from"}):
+    """truth.restore"""
+
+    actor: str
+    source: Text | None = None
+    salvage: bool = False
 
 
 class DebugHold(Params, frozen=True, kw_only=True):

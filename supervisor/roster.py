@@ -15,8 +15,10 @@ from actors.core_writer import actor as core_writer
 from actors.embedding import resolve_identity
 from actors.generation_builder.actor import GenerationBuilder
 from actors.mailbox import Mailbox
-from actors.notices import BuilderNotice, SearcherNotice
-from actors.searcher.actor import Searcher
+from actors.messages import TruthAdvanced
+from actors.notices import BuilderNotice, DiskNotice, SearcherNotice
+from actors.quarantine import Quarantine
+from actors.searcher import actor as searcher
 from actors.settings import RoomSetup
 from actors.transcript_appender import actor as transcript_appender
 from actors.worker import WorkerSpec
@@ -24,21 +26,26 @@ from supervisor.config import Config
 from supervisor.supervise import ActorSpec, MakeActor
 
 LANCE_START_MS = 60_000
+# How long a drain waits for what an actor has in hand and in its mailbox.
+TRUTH_STOP_S = 5.0
+DERIVED_STOP_S = 1.0
 
 
 class Boards:
-    """The notice boards of the two actors that have one."""
+    """The notice boards: of the two actors that have one, and of the watch of the disk."""
 
     def __init__(self, config: Config) -> None:
         self.builder = Board(BuilderNotice(identity=resolve_identity(config.embedding)))
         self.searcher = Board(SearcherNotice())
+        self.disk = Board(DiskNotice())
 
 
 class Roster:
     """Makes the specifications from the configuration and the data directory."""
 
-    def __init__(self, *, config: Config, data: Path, identity: str, boards: Boards) -> None:
+    def __init__(self, *, config: Config, data: Path, identity: str, boards: Boards, quarantine: Quarantine) -> None:
         self._config = config
+        self._quarantine = quarantine
         self._data = data
         self._identity = identity
         self._boards = boards
@@ -56,16 +63,22 @@ class Roster:
     def _transcript_appender(self) -> ActorSpec:
         limits = self._config.mailboxes
         spec = self._sqlite_worker("transcript_appender")
+        acknowledged = transcript_appender.Acknowledged()
         return self._actor(
             "transcript_appender",
-            make=lambda house: transcript_appender.TranscriptAppender(house, spec, self._config.transcript_appender),
+            make=lambda house: transcript_appender.TranscriptAppender(
+                house, spec, self._config.transcript_appender, acknowledged
+            ),
             mailbox=lambda: Mailbox(
                 "transcript_appender",
                 count_max=limits.transcript_appender_messages,
                 bytes_max=limits.transcript_appender_bytes,
                 wait_ms=limits.transcript_appender_wait_ms,
                 tray_of=transcript_appender.tray_of,
+                quarantine=self._quarantine,
             ),
+            stop_s=TRUTH_STOP_S,
+            hopeless_s=self._config.supervision.hopeless_ms / 1000,
         )
 
     def _core_writer(self) -> ActorSpec:
@@ -79,8 +92,11 @@ class Roster:
                 count_max=limits.core_writer_messages,
                 bytes_max=limits.core_writer_bytes,
                 tray_of=core_writer.tray_of,
+                quarantine=self._quarantine,
             ),
             asks=("transcript_appender",),
+            stop_s=TRUTH_STOP_S,
+            hopeless_s=self._config.supervision.hopeless_ms / 1000,
         )
 
     def _cache_manager(self) -> ActorSpec:
@@ -94,15 +110,19 @@ class Roster:
                 count_max=limits.cache_manager_messages,
                 bytes_max=limits.cache_manager_bytes,
                 tray_of=cache_manager.tray_of,
+                own_bounds={"read": limits.cache_manager_reads},
+                quarantine=self._quarantine,
             ),
+            stop_s=DERIVED_STOP_S,
         )
 
     def _searcher(self) -> ActorSpec:
         limits = self._config.mailboxes
-        spec = self._lance_worker("searcher", "actors.searcher.worker")
+        patience_ms = self._config.supervision.lance_silence_ms  # until it is warm
+        spec = self._lance_worker("searcher", "actors.searcher.worker", busy_silence_ms=patience_ms)
         return self._actor(
             "searcher",
-            make=lambda house: Searcher(
+            make=lambda house: searcher.Searcher(
                 house,
                 spec=spec,
                 limits=self._config.searcher,
@@ -110,9 +130,18 @@ class Roster:
                 index=self._boards.builder,
                 board=self._boards.searcher,
             ),
-            mailbox=lambda: Mailbox("searcher", count_max=limits.searcher_messages, bytes_max=limits.searcher_bytes),
+            mailbox=lambda: Mailbox(
+                "searcher",
+                count_max=limits.searcher_messages,
+                bytes_max=limits.searcher_bytes,
+                tray_of=searcher.tray_of,
+                shed="least_budget",
+                refuses_early=False,  # a search gives what it has when its time is up
+                quarantine=self._quarantine,
+            ),
             asks=("transcript_appender", "core_writer"),
             tells=("generation_builder",),
+            stop_s=DERIVED_STOP_S,
         )
 
     def _generation_builder(self) -> ActorSpec:
@@ -127,13 +156,22 @@ class Roster:
         return self._actor(
             "generation_builder",
             make=lambda house: GenerationBuilder(
-                house, builder=builder, embedder=embedder, limits=settings, board=self._boards.builder
+                house,
+                builder=builder,
+                embedder=embedder,
+                limits=settings,
+                board=self._boards.builder,
+                disk=self._boards.disk,
             ),
             mailbox=lambda: Mailbox(
                 "generation_builder",
                 count_max=limits.generation_builder_messages,
                 bytes_max=limits.generation_builder_bytes,
+                conflated=(TruthAdvanced,),
+                refuses_early=False,
+                quarantine=self._quarantine,
             ),
+            stop_s=0.0,  # a build is worth nothing to a daemon that goes down
             asks=("transcript_appender", "core_writer", "cache_manager", "searcher"),
             start_s=600.0,  # it verifies every byte of the generation before it says that it is ready
             backoff_s=(supervision.builder_backoff_ms_min / 1000, supervision.builder_backoff_ms_max / 1000),
@@ -148,7 +186,9 @@ class Roster:
         asks: tuple[str, ...] = (),
         tells: tuple[str, ...] = (),
         start_s: float = 15.0,
+        stop_s: float,
         backoff_s: tuple[float, float] | None = None,
+        hopeless_s: float | None = None,
     ) -> ActorSpec:
         supervision = self._config.supervision
         shortest, longest = backoff_s or (supervision.backoff_ms_min / 1000, supervision.backoff_ms_max / 1000)
@@ -159,11 +199,13 @@ class Roster:
             asks=asks,
             tells=tells,
             start_s=start_s,
+            stop_s=stop_s,
             restarts_max=supervision.restarts_max,
             window_s=supervision.restart_window_ms / 1000,
             backoff_s_min=shortest,
             backoff_s_max=longest,
             probe_s=supervision.probe_ms / 1000,
+            hopeless_s=hopeless_s,
         )
 
     def _sqlite_worker(self, name: str) -> WorkerSpec:
@@ -178,7 +220,9 @@ class Roster:
             interrupt_grace_ms=supervision.interrupt_grace_ms,
         )
 
-    def _lance_worker(self, name: str, module: str, *, nice: int = 0, idle: bool = False) -> WorkerSpec:
+    def _lance_worker(
+        self, name: str, module: str, *, nice: int = 0, idle: bool = False, busy_silence_ms: int | None = None
+    ) -> WorkerSpec:
         """Describe a worker that LanceDB or a model makes heavy: slow to start, first to go when memory runs out."""
         supervision = self._config.supervision
         return WorkerSpec(
@@ -189,6 +233,7 @@ class Roster:
             start_ms=LANCE_START_MS,
             beat_ms=supervision.beat_ms,
             silence_ms=supervision.lance_silence_ms,
+            busy_silence_ms=busy_silence_ms,
             interrupt_grace_ms=supervision.interrupt_grace_ms,
             nice=nice,
             idle_class=idle,

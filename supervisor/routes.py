@@ -45,6 +45,7 @@ from actors.messages import (
     RebuildQueued,
     RemoveSource,
     ResolveFolder,
+    RestoreTruth,
     RollbackIndex,
     Row,
     Rows,
@@ -58,11 +59,13 @@ from actors.messages import (
     UnitHistory,
     VerifyIndex,
 )
+from actors.quarantine import Quarantine
 from actors.sql.rows import rfc3339
 from supervisor import params as wire
 from supervisor.config import Config
+from supervisor.disk import DiskWatch, Growing
 from supervisor.health import Health
-from supervisor.rpc import check_depth, decode_params, suggest
+from supervisor.rpc import decode_params, free_form, suggest
 from supervisor.times import parse_ts
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -70,6 +73,9 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 HINT_EVERY_S = 0.2
 LOOK_EVERY_S = 0.1
 STALL_S_MAX = 60.0
+REBUILD_NS = 600_000_000_000  # how long an order to rebuild may wait for a builder that is away
+# The actors whose truth can be restored by command: their mailboxes have a place for the order.
+RESTORABLE = ("core_writer", "transcript_appender")
 CITATION = re.compile(r"^(?P<path>.+)#L(?P<from>\d+)(?:-L(?P<to>\d+))?$", re.DOTALL)
 
 
@@ -81,11 +87,13 @@ class Scope:
         *,
         deadline_ns: int,
         tenant: str = "default",
+        client: int = 0,
         turn: trio.Event | None = None,
         posted: trio.Event | None = None,
     ) -> None:
         self.deadline_ns = deadline_ns
         self.tenant = tenant
+        self.client = client
         self._turn = turn
         self._posted = posted
 
@@ -104,12 +112,16 @@ Handler = Callable[["Routes", wire.Params, Scope], Awaitable[object]]
 
 
 class Method(msgspec.Struct, frozen=True):
-    """A method: the type of its parameters, its handler, and whether writes of a connection keep their order."""
+    """A method: the type of its parameters, its handler, and whether writes of a connection keep their order.
+
+    `grows` names the store that its effect makes larger: on a full disk it is refused before it reaches the actor.
+    """
 
     params: type[wire.Params]
     handler: Handler
     ordered: bool = False
     chaos_only: bool = False
+    grows: Growing | None = None
 
 
 class Routes:
@@ -120,12 +132,16 @@ class Routes:
         *,
         mailboxes: Mapping[str, Mailbox],
         health: Health,
+        quarantine: Quarantine,
+        disk: DiskWatch,
         config: Config,
         drain: Callable[[], None],
         epoch: str,
     ) -> None:
         self.mailboxes = mailboxes
         self.health = health
+        self.quarantine = quarantine
+        self.disk = disk
         self.config = config
         self.drain = drain
         self.epoch = epoch
@@ -153,12 +169,20 @@ class Routes:
                     "(config: protocol.deadline_ms_max)"
                 )
             scope.deadline_ns = time.monotonic_ns() + parameters.deadline_ms * 1_000_000
-        return await method.handler(self, parameters, scope)
+        if method.grows is not None:
+            self.disk.check(name, method.grows)
+        try:
+            return await method.handler(self, parameters, scope)
+        except BulkheadError as error:
+            self.disk.report(error)
+            raise
 
     async def ask(self, actor: str, message: Message, answer: type[Answer], scope: Scope) -> Answer:
         """Ask an actor in the order of the connection."""
         await scope.wait_turn()
-        return await self.mailboxes[actor].ask(message, answer, deadline_ns=scope.deadline_ns, posted=scope.mark_posted)
+        return await self.mailboxes[actor].ask(
+            message, answer, deadline_ns=scope.deadline_ns, posted=scope.mark_posted, client=scope.client
+        )
 
     def hint(self) -> None:
         """Tell the builder that the truth moved, at most a few times a second; a lost hint costs a moment only."""
@@ -236,6 +260,33 @@ async def _drain(routes: Routes, given: wire.Params, scope: Scope) -> object:
     return {"draining": True}
 
 
+# ---------------------------------------------------------------- poison
+
+
+async def _poison_list(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    return {
+        "messages": [
+            {
+                "key": each.key,
+                "actor": each.actor,
+                "kind": each.kind,
+                "bytes": each.bytes,
+                "causes": each.causes,
+                "at": rfc3339(each.at),
+            }
+            for each in routes.quarantine.condemned()
+        ]
+    }
+
+
+async def _poison_clear(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.PoisonClear)
+    cleared = routes.quarantine.clear(given.key)
+    if given.key is not None and not cleared:
+        raise NotFound(f"poison.clear: no message with key {given.key!r} is condemned", hint="poison.list shows them")
+    return {"cleared": cleared}
+
+
 # ---------------------------------------------------------------- sessions and events
 
 
@@ -245,7 +296,9 @@ async def _session_open(routes: Routes, given: wire.Params, scope: Scope) -> obj
         session_id=given.session_id or f"s-{uuid.uuid4().hex}",
         title=given.title,
         agent=given.agent,
-        meta=check_depth(given.meta, "meta"),
+        meta=free_form(
+            given.meta, "meta", bytes_max=routes.config.core_writer.meta_bytes_max, key="core_writer.meta_bytes_max"
+        ),
         tenant=scope.tenant,
         request_id=given.request_id,
     )
@@ -291,7 +344,7 @@ async def _session_history(routes: Routes, given: wire.Params, scope: Scope) -> 
     return _page("events", await routes.ask("transcript_appender", message, Rows, scope))
 
 
-def _draft(given: wire.EventMembers, request_id: str | None) -> EventDraft:
+def _draft(given: wire.EventMembers, request_id: str | None, meta_bytes_max: int) -> EventDraft:
     return EventDraft(
         session_id=given.session_id,
         actor=given.actor,
@@ -302,7 +355,7 @@ def _draft(given: wire.EventMembers, request_id: str | None) -> EventDraft:
         channel=given.channel,
         project=given.project,
         tags=tuple(given.tags),
-        meta=check_depth(given.meta, "meta"),
+        meta=free_form(given.meta, "meta", bytes_max=meta_bytes_max, key="transcript_appender.meta_bytes_max"),
         trace_id=given.trace_id,
         request_id=request_id,
     )
@@ -337,7 +390,9 @@ async def _append(routes: Routes, events: tuple[EventDraft, ...], wait: bool, sc
 async def _event_append(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.EventAppend)
     wait = _check_wait_for(given.wait_for, "event.append")
-    results = await _append(routes, (_draft(given, given.request_id),), wait, scope)
+    results = await _append(
+        routes, (_draft(given, given.request_id, routes.config.transcript_appender.meta_bytes_max),), wait, scope
+    )
     return results[0]
 
 
@@ -350,7 +405,8 @@ async def _event_append_many(routes: Routes, given: wire.Params, scope: Scope) -
             f"event.append_many: {len(given.events)} events, limit is {most} "
             "(config: transcript_appender.events_per_append_max)"
         )
-    events = tuple(_draft(each, each.request_id) for each in given.events)
+    meta_bytes_max = routes.config.transcript_appender.meta_bytes_max
+    events = tuple(_draft(each, each.request_id, meta_bytes_max) for each in given.events)
     return {"results": await _append(routes, events, wait, scope)}
 
 
@@ -372,7 +428,9 @@ async def _unit_put(routes: Routes, given: wire.Params, scope: Scope) -> object:
         type=given.type,
         scope=given.scope,
         text=given.text,
-        facts=check_depth(given.facts, "facts"),
+        facts=free_form(
+            given.facts, "facts", bytes_max=routes.config.core_writer.facts_bytes_max, key="core_writer.facts_bytes_max"
+        ),
         event_refs=tuple(given.event_refs),
         confidence=given.confidence,
         parent_unit_id=given.parent_unit_id,
@@ -491,7 +549,7 @@ async def _event_or_unit(routes: Routes, item_id: str, scope: Scope) -> object |
 
     async def ask(actor: str, corpus: str, message: Message) -> None:
         try:
-            row = await routes.mailboxes[actor].ask(message, Row, deadline_ns=scope.deadline_ns)
+            row = await routes.mailboxes[actor].ask(message, Row, deadline_ns=scope.deadline_ns, client=scope.client)
             found.append({"corpus": corpus, "item": _json(row)})
         except (NotFound, InvalidParams):
             pass
@@ -518,7 +576,7 @@ async def _read_document(routes: Routes, path: str, from_line: int, lines: int |
 async def _source_add(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.SourceAdd)
     folder = await routes.mailboxes["searcher"].ask(
-        ResolveFolder(path=given.path), Folder, deadline_ns=scope.deadline_ns
+        ResolveFolder(path=given.path), Folder, deadline_ns=scope.deadline_ns, client=scope.client
     )
     message = AddSource(path=folder.path, name=given.name, tenant=scope.tenant, request_id=given.request_id)
     answer = await routes.ask("core_writer", message, Row, scope)
@@ -580,6 +638,26 @@ async def _cache_clear(routes: Routes, given: wire.Params, scope: Scope) -> obje
     return (await routes.ask("cache_manager", ClearCache(), Statistics, scope)).values
 
 
+async def _truth_restore(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.TruthRestore)
+    if given.actor not in RESTORABLE:
+        raise InvalidParams(
+            f"truth.restore: {given.actor!r} is no actor whose truth can be restored{suggest(given.actor, RESTORABLE)}",
+            hint=f"known are {', '.join(RESTORABLE)}",
+        )
+    if (given.source is not None) == given.salvage:
+        raise InvalidParams("truth.restore: give either from or salvage")
+    # Between these two nothing may be waited for: the released actor looks for the order when it starts.
+    routes.health.release(given.actor)
+    answer = await routes.mailboxes[given.actor].ask(
+        RestoreTruth(path=given.source), Row, deadline_ns=scope.deadline_ns, client=scope.client
+    )
+    routes.mailboxes["generation_builder"].tell(
+        Rebuild(reason=f"{given.actor} was restored"), deadline_ns=time.monotonic_ns() + REBUILD_NS
+    )
+    return _json(answer)
+
+
 async def _debug_hold_build(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.DebugHold)
     await routes.ask("generation_builder", HoldBuild(stage=given.stage), Done, scope)
@@ -626,26 +704,29 @@ def _json(row: Row) -> msgspec.Raw:
 
 
 def _page(name: str, page: Rows) -> dict[str, object]:
-    return {name: msgspec.Raw(page.rows), "more": page.more}
+    answer: dict[str, object] = {name: msgspec.Raw(page.rows), "more": page.more}
+    if page.degraded:
+        answer["degraded"] = [{"code": code, "detail": detail} for code, detail in page.degraded]
+    return answer
 
 
 METHODS: dict[str, Method] = {
     "hello": Method(wire.Hello, _hello),
-    "session.open": Method(wire.SessionOpen, _session_open, ordered=True),
+    "session.open": Method(wire.SessionOpen, _session_open, ordered=True, grows="core_writer"),
     "session.get": Method(wire.SessionRef, _session_get),
     "session.list": Method(wire.SessionList, _session_list),
-    "session.close": Method(wire.SessionRef, _session_close, ordered=True),
+    "session.close": Method(wire.SessionRef, _session_close, ordered=True, grows="core_writer"),
     "session.history": Method(wire.SessionHistory, _session_history),
-    "event.append": Method(wire.EventAppend, _event_append, ordered=True),
-    "event.append_many": Method(wire.EventAppendMany, _event_append_many, ordered=True),
+    "event.append": Method(wire.EventAppend, _event_append, ordered=True, grows="transcript_appender"),
+    "event.append_many": Method(wire.EventAppendMany, _event_append_many, ordered=True, grows="transcript_appender"),
     "event.get": Method(wire.EventGet, _event_get),
-    "unit.put": Method(wire.UnitPut, _unit_put, ordered=True),
+    "unit.put": Method(wire.UnitPut, _unit_put, ordered=True, grows="core_writer"),
     "unit.get": Method(wire.UnitGet, _unit_get),
     "unit.history": Method(wire.UnitHistory, _unit_history),
     "unit.list": Method(wire.UnitList, _unit_list),
     "memory.search": Method(wire.MemorySearch, _memory_search),
     "memory.get": Method(wire.MemoryGet, _memory_get),
-    "source.add": Method(wire.SourceAdd, _source_add, ordered=True),
+    "source.add": Method(wire.SourceAdd, _source_add, ordered=True, grows="core_writer"),
     "source.list": Method(wire.NoParams, _source_list),
     "source.remove": Method(wire.SourceRemove, _source_remove, ordered=True),
     "index.status": Method(wire.NoParams, _index_status),
@@ -655,6 +736,9 @@ METHODS: dict[str, Method] = {
     "cache.stats": Method(wire.NoParams, _cache_stats),
     "cache.trim": Method(wire.CacheTrim, _cache_trim),
     "cache.clear": Method(wire.NoParams, _cache_clear),
+    "poison.list": Method(wire.NoParams, _poison_list),
+    "poison.clear": Method(wire.PoisonClear, _poison_clear),
+    "truth.restore": Method(wire.TruthRestore, _truth_restore),
     "system.status": Method(wire.NoParams, _status),
     "system.health": Method(wire.NoParams, _health),
     "system.metrics": Method(wire.NoParams, _metrics),

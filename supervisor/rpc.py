@@ -6,6 +6,7 @@ Lone surrogates, NaN, unbalanced JSON and depth bombs are refused by msgspec's s
 """
 
 import difflib
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -22,6 +23,11 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 RESCUE_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 100
+# A client's line may be 8 MiB. What Python code walks through, or what an error message repeats, is bounded here:
+# the loop must not stand still for one client.
+VALUES_MAX = 262_144
+METHOD_CHARS_MAX = 128
+NAME_CHARS_SHOWN = 64
 
 Id = int | str
 Params = TypeVar("Params", bound=msgspec.Struct)
@@ -79,6 +85,9 @@ def parse(line: bytes) -> Request | Malformed:
         return Malformed(id=request_id, code=INVALID_REQUEST, message="jsonrpc must be '2.0'")
     if not isinstance(decoded.method, str) or not decoded.method:
         return Malformed(id=request_id, code=INVALID_REQUEST, message="method must be a non-empty string")
+    if len(decoded.method) > METHOD_CHARS_MAX:
+        text = f"method is {len(decoded.method)} characters long, limit is {METHOD_CHARS_MAX}"
+        return Malformed(id=request_id, code=INVALID_REQUEST, message=text)
     return Request(method=decoded.method, id=request_id, params=decoded.params)
 
 
@@ -153,17 +162,41 @@ def decode_params(raw: msgspec.Raw, kind: type[Params], method: str) -> Params:
         text = str(error)
         match = _UNKNOWN.match(text)
         if match is not None:
-            text = f"unknown parameter {match[1]!r}{suggest(match[1], known_fields(kind))}"
+            name = match[1][:NAME_CHARS_SHOWN]
+            text = f"unknown parameter {name!r}{suggest(name, known_fields(kind))}"
         raise InvalidParams(f"{method}: {text}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidParams(f"{method}: parameters are not readable: {error}") from error
 
 
+def free_form(raw: msgspec.Raw, field: str, *, bytes_max: int, key: str) -> dict[str, object] | None:
+    """Return a free-form object that a client sent, or None; refuse what is too large before it is decoded.
+
+    Decoding makes a Python object of every value, on the loop that everybody shares: 8 MiB of small ones take a second.
+    """
+    size = len(bytes(raw))
+    if size > bytes_max:
+        raise InvalidParams(f"{field}: {size} bytes of JSON, limit is {bytes_max} (config: {key})")
+    try:
+        value = msgspec.json.decode(raw, type=dict[str, object] | None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParams(f"{field}: not readable: {error}") from error
+    return check_depth(value, field)
+
+
 def check_depth(value: Nested, field: str) -> Nested:
-    """Return a free-form object as it is, or refuse it when it is nested more deeply than every codec can follow."""
+    """Return a free-form object as it is, or refuse it when it is nested more deeply than every codec can follow.
+
+    An object of very many values is refused as well, before it has been walked through.
+    """
     level: list[object] = [value]
+    seen = 0
     for _ in range(DEPTH_MAX + 1):
-        level = [inner for outer in level for inner in _inside(outer)]
+        inside = itertools.chain.from_iterable(map(_inside, level))
+        level = list(itertools.islice(inside, VALUES_MAX + 1 - seen))
+        seen += len(level)
+        if seen > VALUES_MAX:
+            raise InvalidParams(f"{field}: holds more than {VALUES_MAX} values")
         if not level:
             return value
     raise InvalidParams(f"{field}: nested more than {DEPTH_MAX} levels deep")

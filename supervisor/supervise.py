@@ -6,6 +6,10 @@ verification is QUARANTINED and stays so. Nothing here knows what an actor does;
 
 The road of a death:  incarnation raises -> in hand settled (redelivered, refused, or condemned) -> budget -> backoff
 with jitter -> next epoch on the same mailbox. Everything that happens is an entry in `transitions`.
+
+Two losses of a store in a row with nothing served between them are not a matter for restarts: the disk is in trouble,
+so the actor rests at once. An actor that the daemon is worthless without and that rests for too long is `hopeless`:
+the daemon ends with its own exit code, so that an outer manager may try a whole new one.
 """
 
 import logging
@@ -19,7 +23,7 @@ import msgspec
 import trio
 
 from actors.actor import Actor, House
-from actors.errors import ActorUnavailable, Quarantined
+from actors.errors import ActorUnavailable, Quarantined, StoreBroken
 from actors.mailbox import Mailbox, MailboxStatistics
 from actors.worker import Worker, WorkerDied, WorkerStatistics
 from supervisor.lifecycle import SERVING, Event, RestartBudget, State, advance
@@ -27,6 +31,9 @@ from supervisor.lifecycle import SERVING, Event, RestartBudget, State, advance
 TRANSITIONS_KEPT = 4096
 # How long a restart takes besides the backoff, for telling callers whether it is worth waiting.
 START_ESTIMATE_S = 0.3
+STORE_LOSSES_MAX = 2
+# Longest deadline of a client (120 s) and of an actor's own calls, with a margin: nothing is in hand for longer.
+STUCK_MS = 660_000.0
 NEVER_NS = 2**63 - 1
 
 log = logging.getLogger("bulkhead.supervisor")
@@ -49,6 +56,7 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
     backoff_s_min: float = 0.05
     backoff_s_max: float = 5.0
     probe_s: float = 10.0
+    hopeless_s: float | None = None  # how long it may be BROKEN before the daemon is worthless; None: for ever
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +92,17 @@ class Child:
         self.epoch = 0
         self.restarts = 0
         self.reason: str | None = None  # why DEGRADED
+        self.without: tuple[str, ...] = ()  # the capabilities that this takes
+        self.released = trio.Event()  # a command ends its quarantine or rest
         self.last_death: str | None = None
         self.workers: list[Worker] = []
         self.scope: trio.CancelScope | None = None
-        self.incarnation: trio.Nursery | None = None
+        self.injection: trio.Event | None = None  # of the incarnation that lives: set, it ends
+        self.injected: Literal["raise", "cancel"] = "raise"
         self.ready_at: float | None = None
+        self.served_before = 0  # what its mailbox had answered when the incarnation began
+        self.store_losses = 0  # in a row, without anything served between them
+        self.broken_since: float | None = None
         self.budget = RestartBudget(
             restarts_max=spec.restarts_max,
             window_s=spec.window_s,
@@ -112,9 +126,18 @@ class Child:
 class Supervisor:
     """The actors of the house, and their lives."""
 
-    def __init__(self, specs: list[ActorSpec], *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        specs: list[ActorSpec],
+        *,
+        seed: int | None = None,
+        on_death: Callable[[str, int, Exception], None] = lambda actor, epoch, cause: None,
+    ) -> None:
+        """Make the children. `on_death` is told of each death (actor, epoch, cause) and must not block."""
         assert_acyclic({spec.name: spec.asks for spec in specs})
         self.children = {spec.name: Child(spec) for spec in specs}
+        self.hopeless = trio.Event()
+        self._on_death = on_death
         self.transitions: deque[Transition] = deque(maxlen=TRANSITIONS_KEPT)
         self._random = random.Random(seed)  # noqa: S311 - jitter
         self._changed = trio.Event()
@@ -168,6 +191,7 @@ class Supervisor:
                     "actor died",
                     extra={"actor": child.spec.name, "epoch": child.epoch, "cause": str(cause), "error": repr(cause)},
                 )
+                self._on_death(child.spec.name, child.epoch, cause)
                 await self._bridge(child, cause)
         child.mailbox.settle("stopped", restart_eta_ns=NEVER_NS)
         child.mailbox.refuse_all(lambda: _unavailable(child, "has been stopped", None))
@@ -183,18 +207,19 @@ class Supervisor:
             others={name: self.children[name].mailbox for name in (*child.spec.asks, *child.spec.tells)},
             workers=child.workers,
             started=lambda: self._started(child),
-            degraded=lambda reason: self._limit(child, reason),
+            degraded=lambda reason, without: self._limit(child, reason, without),
         )
         cause: Exception | None = None
         try:
-            async with trio.open_nursery() as child.incarnation:
-                child.incarnation.start_soon(self._start_limit, child)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._start_limit, child)
+                nursery.start_soon(_end_when_injected, child, nursery.cancel_scope)
                 await child.spec.make(house).run()
         except* Exception as group:
             # The body of except* may not return; a death has one cause, the innermost first one.
             cause = first_leaf(group)
         finally:
-            child.incarnation = None
+            child.injection = None
         if cause is None:
             cause = RuntimeError("its run ended without an error")
         return cause
@@ -202,7 +227,9 @@ class Supervisor:
     def _begin(self, child: Child) -> None:
         child.epoch += 1
         child.ready_at = None
-        child.reason = None
+        child.reason, child.without = None, ()
+        child.served_before = child.mailbox.served
+        child.injection = trio.Event()
         self._move(child, Event.START, "start")
         child.mailbox.open_for(child.epoch)
 
@@ -215,8 +242,8 @@ class Supervisor:
         child.ready_at = trio.current_time()
         self._move(child, Event.STARTED, "ready")
 
-    def _limit(self, child: Child, reason: str | None) -> None:
-        child.reason = reason
+    def _limit(self, child: Child, reason: str | None, without: tuple[str, ...]) -> None:
+        child.reason, child.without = reason, without
         if child.state in SERVING:
             self._move(child, Event.RECOVER if reason is None else Event.LIMIT, reason or "recovered")
 
@@ -230,42 +257,74 @@ class Supervisor:
         if (child.state, Event.FAIL) not in _FAILABLE:  # drained meanwhile
             return  # `_keep` settles what was in hand
         self._move(child, Event.FAIL, text)
-        allowed = child.budget.record_failure(now, ready_for_s=ready_for_s, succeeded=child.ready_at is not None)
+        served = child.mailbox.served > child.served_before
+        allowed = child.budget.record_failure(now, ready_for_s=ready_for_s, succeeded=served)
+        if served or not _is_store_loss(cause):
+            child.store_losses = 0
+        if _is_store_loss(cause):
+            child.store_losses += 1
+        if served or ready_for_s >= child.budget.healthy_s:
+            child.broken_since = None
         if isinstance(cause, WorkerDied) and cause.code == Quarantined.code:
-            await self._quarantine(child, text)
+            await self._quarantine(child, cause, text)
+        elif child.store_losses >= STORE_LOSSES_MAX:
+            await self._break(child, cause, text, "the store was lost twice in a row")
         elif allowed:
-            healthy = ready_for_s >= child.budget.healthy_s
-            await self._back_off(child, text, child.budget.backoff_s(self._random.random(), after_healthy_run=healthy))
+            healthy = ready_for_s >= child.budget.healthy_s and served
+            wait_s = child.budget.backoff_s(self._random.random(), after_healthy_run=healthy)
+            await self._back_off(child, cause, text, wait_s)
         else:
-            await self._break(child, text)
+            spent = f"{child.spec.restarts_max} restarts in {child.spec.window_s:.0f} s spent"
+            await self._break(child, cause, text, spent)
 
-    async def _back_off(self, child: Child, text: str, wait_s: float) -> None:
+    async def _back_off(self, child: Child, cause: Exception, text: str, wait_s: float) -> None:
         self._move(child, Event.WAIT, f"restart in {wait_s:.3f} s")
-        child.mailbox.settle(text, restart_eta_ns=time.monotonic_ns() + int((wait_s + START_ESTIMATE_S) * 1e9))
+        _settle(child, cause, text, wait_s + START_ESTIMATE_S)
         await trio.sleep(wait_s)
 
-    async def _break(self, child: Child, text: str) -> None:
+    async def _break(self, child: Child, cause: Exception, text: str, why: str) -> None:
         """Refuse its mail for a while, then let one more incarnation try (a half-open probe)."""
-        self._move(child, Event.EXHAUST, f"{child.spec.restarts_max} restarts in {child.spec.window_s:.0f} s spent")
-        next_probe = trio.current_time() + child.spec.probe_s
-        child.mailbox.settle(text, restart_eta_ns=time.monotonic_ns() + int(child.spec.probe_s * 1e9))
+        self._move(child, Event.EXHAUST, why)
+        now = trio.current_time()
+        if child.broken_since is None:
+            child.broken_since = now
+        if child.spec.hopeless_s is not None and now - child.broken_since >= child.spec.hopeless_s:
+            log.error("hopeless", extra={"actor": child.spec.name, "cause": text})
+            self.hopeless.set()
+        next_probe = now + child.spec.probe_s
+        _settle(child, cause, text, child.spec.probe_s)
         child.mailbox.refuse_all(
             lambda: _unavailable(child, f"has died too often ({text}) and rests", next_probe - trio.current_time())
         )
-        await trio.sleep(child.spec.probe_s)
+        with trio.move_on_after(child.spec.probe_s):
+            await self._released(child)
 
-    async def _quarantine(self, child: Child, text: str) -> None:
+    async def _quarantine(self, child: Child, cause: Exception, text: str) -> None:
         self._move(child, Event.CORRUPT, text)
-        child.mailbox.settle(text, restart_eta_ns=time.monotonic_ns())
+        _settle(child, cause, text, 0.0)
         child.mailbox.refuse_all(
             lambda: Quarantined(
                 f"{child.spec.name} is quarantined: {text}",
                 actor=child.spec.name,
                 epoch=child.epoch,
-                hint="its files are kept as they are; restore a backup, or look at them with the daemon stopped",
+                hint=f"its files are kept as they are; bulkhead restore {child.spec.name} makes it whole again",
             )
         )
-        await trio.sleep_forever()
+        await self._released(child)
+
+    async def _released(self, child: Child) -> None:
+        child.released = trio.Event()
+        await child.released.wait()
+
+    def release(self, name: str) -> None:
+        """End the quarantine or the rest of an actor, for a command that its next incarnation finds in its mailbox.
+
+        The mailbox takes mail from here on: the command must be posted before the caller waits for anything.
+        """
+        child = self.children[name]
+        if child.state in (State.QUARANTINED, State.BROKEN) and not self._draining:
+            child.mailbox.open_for(child.epoch)
+            child.released.set()
 
     # ------------------------------------------------------------ watching
 
@@ -279,14 +338,19 @@ class Supervisor:
 
     def hurt(self, name: str, how: Literal["raise", "cancel"]) -> bool:
         """End an incarnation the way a bug in its code would (chaos only); False when there is none to hurt."""
-        incarnation = self.children[name].incarnation
-        if incarnation is None:
+        child = self.children[name]
+        if child.injection is None:
             return False
-        if how == "raise":
-            incarnation.start_soon(_raise_injected)
-        else:
-            incarnation.cancel_scope.cancel("injected")
+        child.injected = how
+        child.injection.set()
         return True
+
+    def stuck(self) -> str | None:
+        """Return the name of an actor that has had one message in hand for longer than any deadline allows."""
+        for name, child in self.children.items():
+            if child.mailbox.statistics().in_hand_ms > STUCK_MS:
+                return name
+        return None
 
     def statuses(self) -> Mapping[str, ActorStatus]:
         """Return the status of every actor, in the order of the roster."""
@@ -323,8 +387,27 @@ _DRAINABLE = {(state, Event.DRAIN) for state in (State.STARTING, State.READY, St
 _FAILABLE = {(state, Event.FAIL) for state in (State.STARTING, State.READY, State.DEGRADED, State.WEDGED)}
 
 
-async def _raise_injected() -> None:
-    raise RuntimeError("injected")
+def _settle(child: Child, cause: Exception, text: str, back_in_s: float) -> None:
+    """Settle what a dead incarnation had in hand; its successor is there in `back_in_s` seconds at the earliest."""
+    restart_eta_ns = time.monotonic_ns() + int(back_in_s * 1e9)
+    if isinstance(cause, WorkerDied):
+        # A worker that left with an operating error (its store is lost) was not brought down by a message.
+        blameless = cause.code != 0
+        child.mailbox.settle(text, restart_eta_ns=restart_eta_ns, culprit=cause.culprit, blameless=blameless)
+    else:
+        child.mailbox.settle(text, restart_eta_ns=restart_eta_ns)
+
+
+def _is_store_loss(cause: Exception) -> bool:
+    return isinstance(cause, WorkerDied) and cause.code == StoreBroken.code
+
+
+async def _end_when_injected(child: Child, scope: trio.CancelScope) -> None:
+    assert child.injection is not None
+    await child.injection.wait()
+    if child.injected == "raise":
+        raise RuntimeError("injected")
+    scope.cancel("injected")
 
 
 def _unavailable(child: Child, what: str, seconds: float | None) -> ActorUnavailable:

@@ -14,8 +14,21 @@ from actors.errors import (
     PoisonMessage,
     ShuttingDown,
 )
-from actors.mailbox import Envelope, Mailbox, deadline_after
-from actors.messages import CoreStatus, Done, GetEvent, RollbackIndex, Row, Statistics
+from actors.mailbox import CONTROL_COUNT_MAX, CONTROL_TRAY, Envelope, Mailbox, deadline_after
+from actors.messages import (
+    AppendEvents,
+    CoreStatus,
+    Done,
+    EventDraft,
+    GetEvent,
+    Message,
+    PutUnit,
+    RollbackIndex,
+    Row,
+    Statistics,
+    TruthAdvanced,
+)
+from actors.service_times import SAMPLES_MIN
 
 
 def far() -> int:
@@ -247,3 +260,136 @@ async def test_statistics_are_truthful() -> None:
     assert (found.count, found.peak, found.in_hand, found.refused) == (1, 2, 1, 1)
     mailbox.finish(envelope, Done())
     assert mailbox.statistics().in_hand == 0
+
+
+async def test_a_culprit_that_is_known_takes_nobody_along() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    for name in ("guilty", "innocent"):
+        post(mailbox, name)
+    for _ in range(2):
+        hand = [await mailbox.take(), await mailbox.take()]
+        (guilty,) = (each for each in hand if each.message == GetEvent(event_id="guilty"))
+        mailbox.settle("crashed", restart_eta_ns=soon(), culprit=guilty.body)
+    assert [each.kind for each in mailbox.quarantine.condemned()] == ["GetEvent"]
+    survivor = await mailbox.take()
+    assert survivor.message == GetEvent(event_id="innocent") and survivor.attempts == 0
+
+
+async def test_after_a_death_with_it_in_hand_nobody_says_not_executed() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    outcomes: list[object] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_into, mailbox, outcomes, GetEvent(event_id="e"))
+        await mailbox.take()
+        mailbox.settle("killed", restart_eta_ns=soon())
+        mailbox.refuse_all(lambda: ActorUnavailable("rests", outcome="not_executed"))
+    (error,) = outcomes
+    assert isinstance(error, ActorUnavailable) and error.outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("message", "repeats"),
+    [
+        (AppendEvents(events=(EventDraft(session_id="s", actor="user", content="x"),)), False),
+        (AppendEvents(events=(EventDraft(session_id="s", actor="user", content="x", request_id="r"),)), True),
+        (AppendEvents(events=(EventDraft(session_id="s", actor="user", content="x", event_id="e"),)), True),
+        (PutUnit(type="profile", scope="user", text="x"), False),
+        (PutUnit(type="profile", scope="user", text="x", request_id="r"), True),
+        (RollbackIndex(), False),
+        (GetEvent(event_id="e"), True),
+    ],
+)
+def test_only_what_is_recognised_again_may_be_repeated(message: Message, repeats: bool) -> None:
+    assert message.may_repeat() is repeats
+
+
+async def test_a_write_without_an_id_is_not_done_twice() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    outcomes: list[object] = []
+
+    async def put() -> None:
+        try:
+            await mailbox.ask(PutUnit(type="profile", scope="user", text="x"), Row, deadline_ns=far())
+        except ActorDied as error:
+            outcomes.append(error.outcome)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put)
+        await mailbox.take()
+        mailbox.settle("killed", restart_eta_ns=soon())
+    assert outcomes == ["unknown"] and mailbox.idle
+
+
+async def test_a_full_mailbox_refuses_the_greediest_client() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    refused: list[str] = []
+
+    async def ask(name: str, client: int) -> None:
+        try:
+            await mailbox.ask(GetEvent(event_id=name), Row, deadline_ns=far(), client=client)
+        except Overloaded as error:
+            assert error.retry_after_ms is not None
+            refused.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(ask, f"flood {number}", 1)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, "polite", 2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert refused == ["flood 3"]
+        assert mailbox.statistics().count == 4
+        names = [(await mailbox.take()).message for _ in range(2)]
+        assert names == [GetEvent(event_id="flood 0"), GetEvent(event_id="polite")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_least_time_left_gives_way_where_that_is_the_policy() -> None:
+    mailbox = Mailbox("searcher", count_max=2, bytes_max=1000, shed="least_budget", refuses_early=False)
+    assert mailbox.tell(GetEvent(event_id="short"), deadline_ns=deadline_after(1))
+    assert mailbox.tell(GetEvent(event_id="long"), deadline_ns=deadline_after(60))
+    assert mailbox.tell(GetEvent(event_id="middle"), deadline_ns=deadline_after(10))
+    assert not mailbox.tell(GetEvent(event_id="shortest"), deadline_ns=deadline_after(2))
+    assert [(await mailbox.take()).message for _ in range(2)] == [
+        GetEvent(event_id="long"),
+        GetEvent(event_id="middle"),
+    ]
+
+
+async def test_expired_mail_makes_room() -> None:
+    mailbox = Mailbox("core", count_max=1, bytes_max=1000)
+    assert mailbox.tell(GetEvent(event_id="old"), deadline_ns=time.monotonic_ns() + 1_000_000)
+    await trio.sleep(0.002)
+    assert mailbox.tell(GetEvent(event_id="new"), deadline_ns=far())
+    assert mailbox.statistics().expired == 1
+
+
+async def test_control_messages_have_a_bound_of_their_own() -> None:
+    def tray_of(message: Message) -> str:
+        return CONTROL_TRAY if isinstance(message, CoreStatus) else ""
+
+    mailbox = Mailbox("searcher", count_max=1, bytes_max=1000, tray_of=tray_of)
+    post(mailbox)
+    assert not mailbox.tell(GetEvent(event_id="full"), deadline_ns=far())
+    accepted = [mailbox.tell(CoreStatus(), deadline_ns=far()) for _ in range(CONTROL_COUNT_MAX + 1)]
+    assert accepted == [*[True] * CONTROL_COUNT_MAX, False]
+    assert (await mailbox.take(CONTROL_TRAY)).message == CoreStatus()
+    assert mailbox.statistics().count == 1 and not mailbox.idle
+
+
+async def test_hints_that_say_the_same_are_one() -> None:
+    mailbox = Mailbox("builder", count_max=1, bytes_max=1000, conflated=(TruthAdvanced,))
+    assert [mailbox.tell(TruthAdvanced(), deadline_ns=far()) for _ in range(5)] == [True] * 5
+    assert mailbox.statistics().count == 1
+
+
+async def test_what_cannot_be_done_in_time_is_refused_before_anything_is_done() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    for _ in range(SAMPLES_MIN):
+        post(mailbox)
+        envelope = await mailbox.take()
+        envelope.taken_ns -= 1_000_000_000  # as if it had taken a second
+        mailbox.finish(envelope, Done())
+    with pytest.raises(DeadlineExceeded, match="median") as refused:
+        await mailbox.ask(GetEvent(event_id="e"), Row, deadline_ns=deadline_after(0.5))
+    assert refused.value.outcome == "not_executed" and mailbox.idle

@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -10,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.actor import House
-from actors.errors import ActorUnavailable, BulkheadError, Quarantined, ShuttingDown
+from actors.errors import ActorUnavailable, BulkheadError, Quarantined, ShuttingDown, StoreBroken
 from actors.mailbox import Mailbox, deadline_after
 from actors.messages import GetEvent, Row
 from actors.worker import WorkerDied
 from supervisor.lifecycle import State
-from supervisor.supervise import ActorSpec, Supervisor, assert_acyclic, first_leaf
+from supervisor.supervise import STUCK_MS, ActorSpec, Supervisor, assert_acyclic, first_leaf
 
 Life = Callable[[House], Awaitable[None]]
 
@@ -311,5 +313,123 @@ async def test_telling_a_hint_never_waits(autojump_clock: trio.testing.MockClock
     async def check() -> None:
         await supervisor.wait_state("a", State.READY)
         assert told == [True] * 16 + [False] * 4
+
+    await running(supervisor, check)
+
+
+def store_lost(name: str) -> WorkerDied:
+    return WorkerDied(name, 1, "I/O error", code=StoreBroken.code)
+
+
+async def lose_store_at_start(house: House) -> None:
+    raise store_lost(house.name)
+
+
+async def serve_one_then_lose_store(house: House) -> None:
+    house.ready()
+    envelope = await house.mailbox.take()
+    house.mailbox.finish(envelope, Row(row=b"served"))
+    raise store_lost(house.name)
+
+
+async def test_a_store_lost_twice_in_a_row_rests_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    supervisor = Supervisor([fake("a", lose_store_at_start, lose_store_at_start)], seed=1)
+
+    async def check() -> None:
+        await supervisor.wait_state("a", State.BROKEN)
+        assert supervisor.children["a"].restarts == 2
+        await supervisor.wait_state("a", State.READY)
+
+    await running(supervisor, check)
+
+
+async def test_a_store_that_served_between_two_losses_is_restarted(autojump_clock: trio.testing.MockClock) -> None:
+    supervisor = Supervisor([fake("a", *[serve_one_then_lose_store] * 3)], seed=1)
+
+    async def check() -> None:
+        assert [await ask(supervisor, "a") for _ in range(3)] == [b"served"] * 3
+        assert await ask(supervisor, "a") == b"4"
+        assert State.BROKEN not in {entry.after for entry in supervisor.transitions}
+
+    await running(supervisor, check)
+
+
+async def test_a_vital_actor_that_rests_for_too_long_is_hopeless(autojump_clock: trio.testing.MockClock) -> None:
+    spec = msgspec.structs.replace(fake("a", *[crash_at_start] * 1000, restarts_max=1), hopeless_s=300.0)
+    supervisor = Supervisor([spec, fake("b")], seed=1)
+
+    async def check() -> None:
+        began = trio.current_time()
+        await supervisor.hopeless.wait()
+        assert 300 <= trio.current_time() - began <= 330
+        assert await ask(supervisor, "b") == b"1"
+
+    await running(supervisor, check)
+
+
+async def test_the_first_restart_after_a_healthy_run_is_immediate(autojump_clock: trio.testing.MockClock) -> None:
+    async def healthy(house: House) -> None:
+        house.ready()
+        envelope = await house.mailbox.take()
+        house.mailbox.finish(envelope, Row(row=b"served"))
+        await trio.sleep(61)
+        raise RuntimeError("after all")
+
+    supervisor = Supervisor([fake("a", crash_at_start, crash_at_start, healthy)], seed=1)
+
+    async def check() -> None:
+        assert await ask(supervisor, "a") == b"served"
+        await trio.sleep(120)
+        (planned,) = (each for each in supervisor.transitions if each.epoch == 3 and each.after is State.BACKOFF)
+        assert planned.cause == "restart in 0.000 s"
+        assert supervisor.children["a"].epoch == 4
+
+    await running(supervisor, check)
+
+
+async def test_deaths_are_reported(autojump_clock: trio.testing.MockClock) -> None:
+    deaths: list[tuple[str, int, str]] = []
+    supervisor = Supervisor(
+        [fake("a", crash_at_start)],
+        seed=1,
+        on_death=lambda actor, epoch, cause: deaths.append((actor, epoch, str(cause))),
+    )
+
+    async def check() -> None:
+        await ask(supervisor, "a")
+        assert deaths == [("a", 1, "crash at start")]
+
+    await running(supervisor, check)
+
+
+@pytest.mark.parametrize("how", ["raise", "cancel"])
+async def test_an_injected_end_is_a_death_like_any_other(
+    autojump_clock: trio.testing.MockClock, how: Literal["raise", "cancel"]
+) -> None:
+    supervisor = Supervisor([fake("a")], seed=1)
+
+    async def check() -> None:
+        assert await ask(supervisor, "a") == b"1"
+        assert supervisor.hurt("a", how)
+        await supervisor.wait_state("a", State.BACKOFF)
+        assert await ask(supervisor, "a") == b"2"
+
+    await running(supervisor, check)
+
+
+async def test_who_has_a_message_in_hand_for_too_long_is_stuck(autojump_clock: trio.testing.MockClock) -> None:
+    async def hang(house: House) -> None:
+        house.ready()
+        envelope = await house.mailbox.take()
+        envelope.taken_ns -= int((STUCK_MS + 1) * 1e6)
+        await trio.sleep_forever()
+
+    supervisor = Supervisor([fake("a", hang)], seed=1)
+
+    async def check() -> None:
+        assert supervisor.stuck() is None
+        supervisor.children["a"].mailbox.tell(GetEvent(event_id="e"), deadline_ns=deadline_after(60))
+        await trio.testing.wait_all_tasks_blocked()
+        assert supervisor.stuck() == "a"
 
     await running(supervisor, check)
