@@ -1,10 +1,12 @@
 """generation_builder, the trio side: decides what is built and when, and drives the worker step by step.
 
-Four tasks share one notice board:
+These tasks share one notice board:
 * `_serve_mail` answers commands;
 * `_look_at_truth` finds out, on hints and by itself, how far the truth is ahead and whether the index still exists;
 * `_build_when_due` makes one generation after the other, never two at a time;
-* `_embed_behind` (embedding.py) fills in missing vectors, into the cache, so that the next generation has them.
+* `_heed_disk` ends and forbids builds while the disk is low, and gives up the generations kept for a rollback;
+* `_retire_in_time` deletes what nobody keeps or reads;
+* `EmbedBehind` (embedding.py) fills in missing vectors, into the cache, so that the next generation has them.
 
 Nothing waits for a build, and a build holds nothing that others need: the truth is paged in short reads, the
 worker runs at the lowest priority, and publication is a pointer flip. When anything fails, the generation that
@@ -18,10 +20,12 @@ import msgspec
 import trio
 
 from actors.actor import Board, House, serve_tray
-from actors.errors import BuildFailed, BulkheadError, GenerationSuspect, InvalidParams, NotFound
+from actors.errors import BuildFailed, BulkheadError, DiskFull, GenerationSuspect, InvalidParams, NotFound
 from actors.frames import Report
+from actors.gaps import decode_gaps
 from actors.generation_builder.building import BuildPlan, build
 from actors.generation_builder.embedding import EmbedBehind
+from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.mailbox import Envelope, deadline_after
 from actors.messages import (
     AbandonBuild,
@@ -57,9 +61,9 @@ from actors.messages import (
     VerifyGeneration,
     VerifyIndex,
 )
-from actors.notices import BuilderNotice
+from actors.notices import BuilderNotice, DiskLevel, DiskNotice
 from actors.settings import GenerationBuilderSettings
-from actors.worker import Worker, WorkerSpec
+from actors.worker import WorkerSpec
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -69,6 +73,8 @@ TRUTH_FIRST_S = 2.0
 PREPARE_S = 120.0
 BUILD_RETRY_S_MIN, BUILD_RETRY_S_MAX = 5.0, 300.0
 ATTEMPTS_MAX = 3  # with the same input; then it waits for the truth to move or for a command
+HASTE_S = 0.5  # what a call that is under way gets when a build has to end because the disk is filling up
+LOW_DISK = "no builds: the disk is low"
 
 
 class GenerationBuilder:
@@ -82,11 +88,13 @@ class GenerationBuilder:
         embedder: WorkerSpec,
         limits: GenerationBuilderSettings,
         board: Board[BuilderNotice],
+        disk: Board[DiskNotice],
     ) -> None:
         self.house = house
         self.board = board
         self.limits = limits
-        self.worker: Worker
+        self._disk = disk
+        self._seat: Seat
         self._builder_spec = builder
         self._embed = EmbedBehind(house, spec=embedder, limits=limits, board=board, wish=self._force)
         self._hints = trio.Event()
@@ -99,6 +107,9 @@ class GenerationBuilder:
         self._paused_at: Covers | None = None
         self._hold_stage: str | None = None
         self._released = trio.Event()
+        self._endable: trio.CancelScope | None = None  # the build under way, until it is complete
+        self._builds_made = 0  # by the worker that is in the seat
+        self._retired: tuple[GenerationRef | None, ...] | None = None  # what was kept when nothing was left to delete
 
     # ------------------------------------------------------------ life
 
@@ -106,7 +117,9 @@ class GenerationBuilder:
         """Recover what is on disk, offer it to the searcher, then keep it up with the truth."""
         await self.house.wait_for_truth("transcript_appender", "core_writer", seconds=TRUTH_FIRST_S)
         async with trio.open_nursery() as nursery:
-            self.worker = await self.house.start_worker(self._builder_spec, nursery)
+            self._seat = Seat(self.house, self._builder_spec, nursery)
+            await self._seat.fill()
+            nursery.start_soon(keep_below, self._seat, hard_limit(self.limits.rss_bytes_max))
             state = await self._work(RecoverIndex(), IndexState)
             self._post(
                 serving=state.current,
@@ -118,6 +131,7 @@ class GenerationBuilder:
             )
             self.house.ready()
             nursery.start_soon(self._serve_mail)
+            nursery.start_soon(self._heed_disk)
             nursery.start_soon(self._offer)
             nursery.start_soon(self._look_at_truth)
             nursery.start_soon(self._build_when_due)
@@ -130,7 +144,7 @@ class GenerationBuilder:
     async def _work(self, message: Message, answer: type[Answer], *, seconds: float | None = None) -> Answer:
         """Make a call to the worker; its progress goes to the board."""
         seconds = self.limits.step_deadline_ms / 1000 if seconds is None else seconds
-        return await self.worker.call(message, answer, deadline_ns=deadline_after(seconds), on_report=self._on_report)
+        return await self._seat.call(message, answer, deadline_ns=deadline_after(seconds), on_report=self._on_report)
 
     def _on_report(self, report: Report) -> None:
         building = self.board.notice.building
@@ -189,7 +203,7 @@ class GenerationBuilder:
             raise NotFound("no generation is published, so there is nothing to verify")
         message = VerifyGeneration(generation=serving.generation)
         try:
-            found = await self.worker.call(message, GenerationRef, deadline_ns=deadline_ns)
+            found = await self._seat.call(message, GenerationRef, deadline_ns=deadline_ns)
         except GenerationSuspect as error:
             await self._fall_back(error)
             raise
@@ -200,7 +214,8 @@ class GenerationBuilder:
         if not notice.previous:
             raise InvalidParams(
                 "index.rollback: no earlier generation is kept",
-                hint="one is kept after the second build (config: generation_builder.generations_kept)",
+                hint="one is kept after the second build (config: generation_builder.generations_kept), and none while "
+                "the disk is low",
             )
         if notice.building is not None:
             raise BuildFailed("index.rollback: a build is under way; roll back once it is published or has failed")
@@ -257,7 +272,8 @@ class GenerationBuilder:
         if known.sources != self._sources or time.monotonic() - self._scanned_at > self.limits.scan_every_ms / 1000:
             digest = await self._scan(known.sources)
         self._latest = Covers(event_seq=event_seq, core_seq=core_seq, sources_digest=digest)
-        self._post(event_seq=event_seq, core_seq=core_seq)
+        gaps = decode_gaps(str(transcript.values.get("gaps") or ""))
+        self._post(event_seq=event_seq, core_seq=core_seq, event_gaps=gaps)
         serving = self.board.notice.serving
         if serving is not None and self.board.notice.building is None:
             await self._work(ProbeIndex(generation=serving.generation), Done, seconds=SHORT_S)
@@ -272,6 +288,8 @@ class GenerationBuilder:
 
     def _due(self) -> str | None:
         """Return why a build is due now, or None."""
+        if self.board.notice.no_room:
+            return None
         if self._forced is not None:
             return self._forced
         serving = self.board.notice.serving
@@ -292,7 +310,7 @@ class GenerationBuilder:
         """Return when the next build may start by itself: the share of time spent building is bounded."""
         notice = self.board.notice
         if notice.attempts and notice.attempted == self._latest:
-            if notice.attempts >= ATTEMPTS_MAX:
+            if notice.attempts >= ATTEMPTS_MAX and not notice.disk_full_ns:
                 return float("inf")
             return self._built_at + min(BUILD_RETRY_S_MAX, BUILD_RETRY_S_MIN * 2.0 ** (notice.attempts - 1))
         pause_s: float = notice.build_ms / 1000 * (100 / self.limits.duty_percent_max - 1)
@@ -307,8 +325,15 @@ class GenerationBuilder:
                     await self._wishes.wait()
                 continue
             self._forced = None
-            await self._build_once(reason)
+            with trio.CancelScope() as scope:
+                self._endable = scope
+                await self._build_once(reason)
+            self._endable = None
             self._built_at = time.monotonic()
+            if scope.cancelled_caught:
+                await self._make_room(reason)
+            else:
+                await self._replace_worker_in_time()
 
     async def _build_once(self, reason: str) -> None:
         started = time.monotonic()
@@ -322,6 +347,7 @@ class GenerationBuilder:
             self._post(attempted=covers, attempts=attempts + 1)
             sealed = await build(self._plan(covers))
             await self._prepare(sealed)
+            self._endable = None  # what is complete is published, so that the one before it can go
             await self._publish(sealed, previous=self._kept_behind(sealed))
         except BulkheadError as error:
             await self._give_up(error)
@@ -332,6 +358,7 @@ class GenerationBuilder:
                 builds_published=number,
                 attempts=0,
                 last_error=None,
+                disk_full_ns=0,
                 build_ms=(time.monotonic() - started) * 1000,
             )
             self.house.log.info("build published", extra={"generation": sealed.generation, "rows": sealed.rows})
@@ -365,9 +392,62 @@ class GenerationBuilder:
             await self._released.wait()
 
     async def _give_up(self, error: BulkheadError) -> None:
-        self._post(building=None, last_error=error.message)
+        # A full disk is not the fault of the input, so it is tried for ever, with longer and longer pauses.
+        full_ns = time.monotonic_ns() if isinstance(error, DiskFull) else 0
+        self._post(building=None, last_error=error.message, disk_full_ns=full_ns)
         self.house.log.warning("build failed", extra={"error": error.message})
         await self._work(AbandonBuild(), Done, seconds=SHORT_S)
+
+    async def _replace_worker_in_time(self) -> None:
+        """Replace the worker between two builds when it has grown large or old; LanceDB gives nothing back."""
+        self._builds_made += 1
+        size = self._seat.rss_bytes
+        if size > self.limits.rss_bytes_max:
+            cause = f"{size} bytes resident, limit is {self.limits.rss_bytes_max} (generation_builder.rss_bytes_max)"
+        elif self._builds_made >= self.limits.builds_per_worker_max:
+            cause = f"{self._builds_made} builds (generation_builder.builds_per_worker_max)"
+        else:
+            return
+        await self._replace_worker(cause, pending_s=self.limits.step_deadline_ms / 1000)
+
+    async def _replace_worker(self, cause: str, *, pending_s: float) -> None:
+        await self._seat.replace(cause, pending_s=pending_s)
+        self._builds_made = 0
+        self._post(workers_replaced=self.board.notice.workers_replaced + 1)
+
+    # ------------------------------------------------------------ a low disk
+
+    async def _heed_disk(self) -> None:
+        """Give way while the disk is low: derived data can be made again, the truth cannot."""
+        told = False
+        while True:
+            low = self._disk.notice.level is not DiskLevel.OK
+            if low is not self.board.notice.no_room:
+                self._post(no_room=low)
+                self._wishes.set()
+            if low is not told:
+                told = low
+                self.house.degraded(LOW_DISK if low else None)
+            if low:
+                self._give_way()
+            await self._disk.wait_changed()
+
+    def _give_way(self) -> None:
+        if self._endable is not None:
+            self._endable.cancel("the disk is low")
+        if self.board.notice.previous:
+            self._post(previous=())
+
+    async def _make_room(self, reason: str) -> None:
+        """Drop the build that a low disk ended, at once, and remember that it is wanted."""
+        if self._forced is None:
+            self._forced = reason
+        self.house.log.warning("build ended", extra={"reason": "the disk is low"})
+        await self._replace_worker("the disk is low", pending_s=HASTE_S)
+        await self._work(AbandonBuild(), Done, seconds=SHORT_S)
+        self._retired = None  # it may have been sealed already
+        attempts = max(0, self.board.notice.attempts - 1)  # its input is not to blame
+        self._post(building=None, attempts=attempts, last_error="build ended: the disk is low")
 
     # ------------------------------------------------------------ publishing
 
@@ -390,6 +470,8 @@ class GenerationBuilder:
 
     def _kept_behind(self, sealed: GenerationRef) -> tuple[GenerationRef, ...]:
         notice = self.board.notice
+        if notice.no_room:
+            return ()
         behind = (notice.serving, *notice.previous) if notice.serving is not None else notice.previous
         kept = [ref for ref in behind if ref is not None and ref.generation != sealed.generation]
         return tuple(kept[: self.limits.generations_kept - 1])
@@ -418,16 +500,15 @@ class GenerationBuilder:
     async def _retire_in_time(self) -> None:
         """Delete generations that are neither kept nor read by anybody, after a grace."""
         grace_s = max(LOOK_EVERY_S, self.limits.retire_grace_ms / 1000)
-        settled: tuple[GenerationRef | None, ...] | None = None
         while True:
             await trio.sleep(grace_s)
             notice = self.board.notice
             wanted = (notice.serving, *notice.previous)
-            if notice.building is not None or wanted == settled:
+            if notice.building is not None or wanted == self._retired:
                 continue
             try:
                 if await self._retire(wanted):
-                    settled = wanted
+                    self._retired = wanted
             except BulkheadError as error:
                 self.house.log.info("retirement put off", extra={"error": error.message})
 

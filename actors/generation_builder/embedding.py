@@ -14,6 +14,7 @@ import trio
 
 from actors.actor import Board, House
 from actors.errors import BulkheadError
+from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.mailbox import deadline_after
 from actors.messages import (
     Done,
@@ -28,7 +29,7 @@ from actors.messages import (
 )
 from actors.notices import BuilderNotice
 from actors.settings import GenerationBuilderSettings
-from actors.worker import Worker, WorkerDied, WorkerSpec
+from actors.worker import WorkerDied, WorkerSpec
 
 CALL_S = 120.0
 CACHE_S = 5.0
@@ -64,7 +65,7 @@ class EmbedBehind:
         while True:
             serving = self._board.notice.serving
             if serving is None or not self._lacks(serving):
-                self._post(state="off" if self._board.notice.identity is None else "idle")
+                self._post(state=self._resting())
                 await self._board.wait_changed()
                 continue
             try:
@@ -80,12 +81,19 @@ class EmbedBehind:
         notice = self._board.notice
         if (
             notice.paused
+            or notice.no_room
             or notice.identity is None
             or serving.identity != notice.identity
             or self._done == serving.generation
         ):
             return False
         return serving.vectors_have < serving.vectors_want
+
+    def _resting(self) -> str:
+        """Return the state while there is nothing to do."""
+        if self._board.notice.identity is None:
+            return "off"
+        return "paused" if self._board.notice.no_room else "idle"
 
     def _post(self, **changes: object) -> None:
         notice = self._board.notice
@@ -96,7 +104,9 @@ class EmbedBehind:
     async def _with_worker(self, serving: GenerationRef) -> None:
         """Work through a list, and through those that follow it, with one worker."""
         async with trio.open_nursery() as nursery:
-            worker = await self._house.start_worker(self._spec, nursery)
+            worker = Seat(self._house, self._spec, nursery)
+            await worker.fill()
+            nursery.start_soon(keep_below, worker, hard_limit(self._limits.embed_rss_bytes_max))
             self._post(state="running", error=None)
             while True:
                 await self._work_through(worker, serving)
@@ -106,11 +116,12 @@ class EmbedBehind:
                 serving = following
             nursery.cancel_scope.cancel("nothing left to embed")
 
-    async def _work_through(self, worker: Worker, serving: GenerationRef) -> None:
+    async def _work_through(self, worker: Seat, serving: GenerationRef) -> None:
         offset: int | None = 0
         last_publish = time.monotonic()
         while offset is not None and self._still(serving):
             offset = await self._step(worker, serving, offset)
+            await self._replace_in_time(worker)
             if self._fresh and time.monotonic() - last_publish > self._publish_every_s():
                 last_publish = time.monotonic()
                 self._publish()
@@ -119,9 +130,17 @@ class EmbedBehind:
             if self._fresh:
                 self._publish()
 
+    async def _replace_in_time(self, worker: Seat) -> None:
+        """Replace a worker that has grown too large; what it embedded is in the cache."""
+        size, limit = worker.rss_bytes, self._limits.embed_rss_bytes_max
+        if size > limit:
+            cause = f"{size} bytes resident, limit is {limit} (generation_builder.embed_rss_bytes_max)"
+            await worker.replace(cause, pending_s=CALL_S)
+
     def _still(self, serving: GenerationRef) -> bool:
-        current = self._board.notice.serving
-        return current is not None and current.generation == serving.generation
+        notice = self._board.notice
+        current = notice.serving
+        return not notice.no_room and current is not None and current.generation == serving.generation
 
     def _publish_every_s(self) -> float:
         return max(self._limits.vectors_publish_ms, PUBLISH_FACTOR * self._board.notice.build_ms) / 1000
@@ -130,7 +149,7 @@ class EmbedBehind:
         self._fresh = 0
         self._wish("new vectors")
 
-    async def _step(self, worker: Worker, serving: GenerationRef, offset: int) -> int | None:
+    async def _step(self, worker: Seat, serving: GenerationRef, offset: int) -> int | None:
         """Embed the next few texts that the cache does not have; return the offset after them."""
         assert serving.identity is not None
         texts_max = self._limits.embed_texts_per_call
@@ -173,4 +192,5 @@ class EmbedBehind:
             failed=notice.failed + len(batch.failed),
             texts_per_s=round(smooth, 2),
             error=batch.failed[0].detail if batch.failed else None,
+            refused=batch.failed[-1] if batch.failed else notice.refused,
         )
