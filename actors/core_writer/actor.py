@@ -6,9 +6,9 @@ the transcript). So core pulls: on a hint, and on every beat in case a hint was 
 
 import trio
 
-from actors.actor import House, StorageActor
+from actors.actor import House
 from actors.errors import BulkheadError
-from actors.mailbox import deadline_after
+from actors.mailbox import CONTROL_TRAY, deadline_after
 from actors.messages import (
     AdoptSessions,
     CoreStatus,
@@ -26,6 +26,7 @@ from actors.messages import (
     Statistics,
     UnitHistory,
 )
+from actors.truth_actor import TruthActor, is_order
 from actors.worker import WorkerSpec
 
 READS = (GetSession, ListSessions, GetUnit, UnitHistory, ListUnits, SearchUnits, PageUnits, ListSources, CoreStatus)
@@ -35,11 +36,13 @@ SYNC_DEADLINE_S = 5.0
 
 
 def tray_of(message: Message) -> str:
-    """Sort reads from writes, so that a read never queues behind a commit."""
+    """Sort reads from writes, so that a read never queues behind a commit; and commands from both."""
+    if is_order(message):
+        return CONTROL_TRAY
     return "read" if isinstance(message, READS) else "write"
 
 
-class CoreWriter(StorageActor):
+class CoreWriter(TruthActor):
     """One incarnation of core_writer."""
 
     def __init__(self, house: House, spec: WorkerSpec) -> None:
@@ -50,7 +53,8 @@ class CoreWriter(StorageActor):
         """Adopt new sessions from the transcript every few seconds."""
         while True:
             try:
-                await self._adopt_sessions()
+                if self.quarantined is None:
+                    await self._adopt_sessions()
             except BulkheadError as error:
                 # The transcript is away or busy; sessions are listed a beat later, nothing is lost.
                 self.house.log.debug("sessions not adopted", extra={"error": error.message})

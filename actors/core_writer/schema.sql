@@ -4,7 +4,9 @@ PRAGMA application_id = 0x6268434F; -- "bhCO"
 PRAGMA user_version = 1;
 
 -- identity: uuid of the data directory; core_seq: the last change of a unit; sources_seq: of the roots;
--- generation: the last number given to one; sessions_cursor: up to which event the sessions are adopted.
+-- generation: the last number given to one; sessions_cursor: up to which event the sessions are adopted;
+-- writer_epoch: how often the file was opened for writing; core_seq_floor: changes up to there may be missing, as a
+-- restore did not have them.
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
     value ANY NOT NULL

@@ -8,9 +8,10 @@ from actors.sql.database import FileKind, read_schema
 
 FILE_NAME = "core.db"
 CORE_SEQ = "core_seq"
+CORE_SEQ_FLOOR = "core_seq_floor"
 SOURCES_SEQ = "sources_seq"
 SESSIONS_CURSOR = "sessions_cursor"
-_GENERATION = "generation"
+GENERATION = "generation"
 
 
 def file_kind(limits: CoreWriterSettings) -> FileKind:
@@ -28,8 +29,8 @@ def file_kind(limits: CoreWriterSettings) -> FileKind:
 
 def allocate_generation(connection: sqlite3.Connection, at_least: int) -> int:
     """Return the next generation number, above every one given before and above `at_least`."""
-    number = max(meta.read_counter(connection, _GENERATION), at_least) + 1
-    meta.write(connection, _GENERATION, number)
+    number = max(meta.read_counter(connection, GENERATION), at_least) + 1
+    meta.write(connection, GENERATION, number)
     return number
 
 
@@ -49,5 +50,5 @@ def count_rows(connection: sqlite3.Connection) -> dict[str, int]:
 
 def counters(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the counters by name."""
-    names = (CORE_SEQ, SOURCES_SEQ, SESSIONS_CURSOR, _GENERATION)
+    names = (CORE_SEQ, SOURCES_SEQ, SESSIONS_CURSOR, GENERATION)
     return {name: meta.read_counter(connection, name) for name in names}

@@ -3,14 +3,16 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from sqlite3 import Connection
 
 import msgspec
 
 from actors.child import CallContext, serve
 from actors.core_writer import requests, sessions, sources, store, units
+from actors.core_writer.continuity import require_changes
+from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
-from actors.errors import Quarantined
 from actors.frames import Setup
 from actors.messages import (
     AddSource,
@@ -31,6 +33,7 @@ from actors.messages import (
     PageUnits,
     PutUnit,
     RemoveSource,
+    RestoreTruth,
     Row,
     Rows,
     SearchUnits,
@@ -43,6 +46,7 @@ from actors.sql import meta
 from actors.sql.database import Call, transaction
 from actors.sql.keywords import KeywordSource
 from actors.sql.limits import check_id, check_ids, check_json, check_text
+from actors.sql.restore import RestoreRoom
 from actors.sql.rows import page, page_msgpack, rows_limit
 from actors.sql.truth_room import TruthRoom
 from actors.sql.ulid import RANDOM_BYTES, UlidMaker
@@ -56,6 +60,9 @@ class CoreRoom(TruthRoom):
     """The store of core_writer, on its two lanes."""
 
     work: object = CoreWriterMessage
+    serves_damaged = True
+    # No generation is built from a truth in doubt: the one that is served was made when it was whole.
+    refused_when_damaged = (PageUnits,)
     lanes: Mapping[type[Message], str] = {
         OpenSession: "write",
         CloseSession: "write",
@@ -64,6 +71,7 @@ class CoreRoom(TruthRoom):
         AddSource: "write",
         RemoveSource: "write",
         AllocateGeneration: "write",
+        RestoreTruth: "write",  # by the maintenance mode alone, see `_room`
         GetSession: "read",
         ListSessions: "read",
         GetUnit: "read",
@@ -90,15 +98,13 @@ class CoreRoom(TruthRoom):
         """Return the changes of units."""
         return UnitSource(self.reader)
 
-    def prepare(self, connection: Connection) -> int:
+    def verify(self, connection: Connection) -> int:
         """Check that no change was lost: the counter and the rows were written in the same transactions."""
-        counted, present = meta.read_counter(connection, store.CORE_SEQ), units.last_core_seq(connection)
-        if counted != present:
-            raise Quarantined(
-                f"core {str(self.path)!r} counts {counted} changes of units, the last one there is {present}",
-                hint="the file is kept as it is; restore it from a backup",
-            )
-        return present
+        return require_changes(connection, str(self.path))
+
+    def prepare(self, connection: Connection) -> int:
+        """Check the same again, under the write lock."""
+        return self.verify(connection)
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Change something, in one transaction."""
@@ -217,6 +223,8 @@ class CoreRoom(TruthRoom):
                 check_id("source.remove", "request_id", message.request_id, chars_max, chars_key)
 
     def _status(self, connection: Connection) -> Statistics:
+        if self.is_damaged:
+            return Statistics(values={**store.counters(connection), **self.file_facts()})
         core_seq = units.last_core_seq(connection)
         return Statistics(
             values={
@@ -302,8 +310,11 @@ def _page_units(connection: Connection, message: PageUnits) -> Rows:
     return page_msgpack(map(units.builder_row, rows), limit)
 
 
-def _room(setup: Setup) -> CoreRoom:
-    return CoreRoom(msgspec.msgpack.decode(setup.settings, type=RoomSetup))
+def _room(setup: Setup) -> CoreRoom | RestoreRoom:
+    settings = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
+    if settings.restoring:
+        return RestoreRoom(Path(settings.directory), settings.identity, CoreKeeper(settings.core_writer))
+    return CoreRoom(settings)
 
 
 if __name__ == "__main__":

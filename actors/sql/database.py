@@ -8,19 +8,21 @@ Promises:
 * a file that is damaged, foreign or newer than this program is refused (Quarantined) and left as it is;
 * a transaction is IMMEDIATE, stops at the deadline of its call, and leaves nothing behind when it fails;
 * a running statement stops at the deadline of its call (progress handler), or when the call is interrupted;
-* an error of the disk reaches the caller with the outcome that is known: `unknown` only when COMMIT failed.
+* an error of the disk reaches the caller with the outcome that is known: `unknown` only when COMMIT failed;
+* a writer that has been replaced commits nothing (`actors/sql/writer_epoch.py` sets the fence, `transaction` asks it).
 
-Not in here: SQL about anything that a room stores.
+Not in here: SQL about anything that a room stores; what is done with a damaged truth (inspection.py, restore.py).
 """
 
+import errno
 import os
 import re
 import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -40,6 +42,8 @@ _ROW_BYTES_MAX = 128 * 1024 * 1024
 _SQL_BYTES_MAX = 256 * 1024
 _VARIABLES_MAX = 10_000
 _AUTOCHECKPOINT_PAGES = 1000
+# A cell that is no text any more; the module sqlite3 has no code for it.
+_NOT_TEXT = "Could not decode to UTF-8"
 _FATAL = ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB")
 _REFUSED = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOLFS")
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
@@ -84,6 +88,16 @@ class Until:
             raise Interrupted("stopped at its deadline; nothing was changed", outcome="not_executed")
 
 
+class NotOurs(Quarantined):
+    """The file is another data directory's, or of a version that this program can't read: none of it is served."""
+
+
+class WriterConnection(sqlite3.Connection):
+    """The only writing connection of a file. `fence` is called at the begin of each of its transactions."""
+
+    fence: Callable[[], None] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
     """What kind of database a file is: its marks, its schema, and how durable and how patient it is.
@@ -112,59 +126,64 @@ def prepare_directory(path: Path) -> None:
     """Create the folder of a room, readable by its owner only; its name is durable on return."""
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _fsync_directory(path.parent)
+        fsync_directory(path.parent)
 
 
 # ---------------------------------------------------------------- opening
 
 
-def open_writer(path: Path, kind: FileKind) -> sqlite3.Connection:
+def open_writer(path: Path, kind: FileKind, *, checked: bool = False) -> WriterConnection:
     """Open the only writing connection of a file; create the file and its schema when there is none.
 
     Raises Quarantined when the file is damaged, of another program or of a newer version of this one; DiskFull,
-    StoreBusy and StoreBroken as the disk has it. The file is never removed or repaired here.
+    StoreBusy and StoreBroken as the disk has it. The file is never removed or repaired here; but closing the last
+    connection of a file copies its WAL into it, so a truth is looked at read-only first (`inspection.inspect`), and
+    is then `checked` already.
     """
     _require_version()
     try:
-        connection = _connect(path, "rwc", kind)
+        connection = connect(path, "rwc", kind)
     except sqlite3.Error as error:
-        raise _opening_error(error, path, kind) from error
+        raise opening_error(error, path, kind) from error
     try:
-        if _is_fresh(connection):
+        if is_fresh(connection):
             connection.execute("PRAGMA page_size = 4096")
             connection.execute(f"PRAGMA auto_vacuum = {'INCREMENTAL' if kind.incremental_vacuum else 'NONE'}")
         else:
-            _require_ours(connection, path, kind)
-        _retry_busy(lambda: _switch_to_wal(connection))
+            require_ours(connection, path, kind)
+        retry_busy(lambda: _switch_to_wal(connection))
         _set_pragmas(connection, kind)
-        _retry_busy(lambda: _apply_schema(connection, kind))
-        _require_ours(connection, path, kind)
-        _check_quickly(connection, path, kind)
+        retry_busy(lambda: _apply_schema(connection, kind))
+        require_ours(connection, path, kind)
+        if not checked:
+            check_quickly(connection, path, kind)
     except sqlite3.Error as error:
         connection.close()
-        raise _opening_error(error, path, kind) from error
+        raise opening_error(error, path, kind) from error
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def open_reader(path: Path, kind: FileKind) -> sqlite3.Connection:
+def open_reader(path: Path, kind: FileKind, *, lenient: bool = False) -> sqlite3.Connection:
     """Open a read-only connection on a file that its writer has opened before, in this process.
 
-    It can neither write nor checkpoint, and closing it leaves the WAL alone.
+    It can neither write nor checkpoint, and closing it leaves the WAL alone. A `lenient` one does not look at the
+    marks in the header: they may be what is damaged, or the file may be empty.
     """
     try:
-        connection = _connect(path, "ro", kind)
+        connection = connect(path, "ro", kind)
     except sqlite3.Error as error:
-        raise _opening_error(error, path, kind) from error
+        raise opening_error(error, path, kind) from error
     try:
         _set_pragmas(connection, kind)
         connection.execute("PRAGMA query_only = ON")
-        _require_ours(connection, path, kind)
+        if not lenient:
+            require_ours(connection, path, kind)
     except sqlite3.Error as error:
         connection.close()
-        raise _opening_error(error, path, kind) from error
+        raise opening_error(error, path, kind) from error
     except BaseException:
         connection.close()
         raise
@@ -176,7 +195,8 @@ def attach_reader(connection: sqlite3.Connection, path: Path, name: str) -> None
     connection.execute(f"ATTACH DATABASE :uri AS {name}", {"uri": _uri(path, "ro")})
 
 
-def _fsync_directory(path: Path) -> None:
+def fsync_directory(path: Path) -> None:
+    """Make the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -198,7 +218,8 @@ def _uri(path: Path, mode: str) -> str:
     return f"file:{quote(str(path.absolute()))}?mode={mode}"
 
 
-def _connect(path: Path, mode: str, kind: FileKind) -> sqlite3.Connection:
+def connect(path: Path, mode: Literal["ro", "rwc"], kind: FileKind) -> WriterConnection:
+    """Return a bare connection: nothing is read, nothing is set but limits. Raises sqlite3.Error."""
     connection = sqlite3.connect(
         _uri(path, mode),
         uri=True,
@@ -207,6 +228,7 @@ def _connect(path: Path, mode: str, kind: FileKind) -> sqlite3.Connection:
         cached_statements=256,
         # One thread uses a connection at a time; `interrupt` and the closing of a test come from another.
         check_same_thread=False,
+        factory=WriterConnection,
     )
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _ROW_BYTES_MAX)
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, _SQL_BYTES_MAX)
@@ -214,27 +236,34 @@ def _connect(path: Path, mode: str, kind: FileKind) -> sqlite3.Connection:
     return connection
 
 
-def _is_fresh(connection: sqlite3.Connection) -> bool:
+def is_fresh(connection: sqlite3.Connection) -> bool:
     """Say whether the file is empty: nobody's mark, no table."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     return bool(tables == 0 and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0)
 
 
-def _require_ours(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
-    application_id, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+def require_ours(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+    """Raise Quarantined when the marks in the header are not those of this kind and version."""
+    application_id = _pragma(connection, "application_id")
     if application_id != kind.application_id:
         raise Quarantined(
             f"{str(path)!r} is not a {kind.name} database: application_id is {application_id:#x}, "
             f"expected {kind.application_id:#x}",
             hint="put the right file back, or point the daemon at another data directory",
         )
+    require_version(connection, path, kind)
+
+
+def require_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+    """Raise NotOurs when the schema is of another version than this program's."""
+    version = _pragma(connection, "user_version")
     if version > kind.user_version:
-        raise Quarantined(
+        raise NotOurs(
             f"{str(path)!r} has schema version {version}, this program knows up to {kind.user_version}",
             hint="start the newer version of bulkhead that wrote it",
         )
     if version < kind.user_version:
-        raise Quarantined(f"{str(path)!r} has schema version {version}, this program needs {kind.user_version}")
+        raise NotOurs(f"{str(path)!r} has schema version {version}, this program needs {kind.user_version}")
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
@@ -265,11 +294,11 @@ def _set_pragmas(connection: sqlite3.Connection, kind: FileKind) -> None:
 
 def _apply_schema(connection: sqlite3.Connection, kind: FileKind) -> None:
     """Create the schema in an empty file, all or nothing; do nothing when another opener was faster."""
-    if not _is_fresh(connection):
+    if not is_fresh(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_fresh(connection):
+        if is_fresh(connection):
             for statement in _statements(kind.schema):
                 connection.execute(statement)
         # The first sync of a new WAL syncs the folder too, so the names of both files are durable with this.
@@ -290,7 +319,7 @@ def _statements(script: str) -> Iterator[str]:
     assert not re.sub(r"--[^\n]*", "", pending).strip(), "the schema ends within a statement"
 
 
-def _retry_busy(step: "_Step") -> None:
+def retry_busy(step: "_Step") -> None:
     """Repeat a step of opening while others hold the file, for at most OPEN_BUSY_S."""
     give_up = time.monotonic() + OPEN_BUSY_S
     while True:
@@ -306,7 +335,7 @@ class _Step(Protocol):
     def __call__(self) -> None: ...
 
 
-def _check_quickly(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+def check_quickly(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     """Read every page of a file of moderate size and refuse it when SQLite finds damage."""
     if path.stat().st_size >= kind.check_bytes_max:
         return
@@ -318,7 +347,7 @@ def _check_quickly(connection: sqlite3.Connection, path: Path, kind: FileKind) -
         )
 
 
-def _opening_error(error: sqlite3.Error, path: Path, kind: FileKind) -> Exception:
+def opening_error(error: sqlite3.Error, path: Path, kind: FileKind) -> Exception:
     """Return what an error while opening means: damage of the file itself is a case for quarantine."""
     if _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return Quarantined(
@@ -405,10 +434,12 @@ def transaction(connection: sqlite3.Connection, call: Call) -> Iterator[None]:
     """Do the body in one IMMEDIATE transaction: durable when this returns, nothing changed when it raises.
 
     Raises Interrupted when the deadline passed before COMMIT, StoreBusy when the lock did not come free in time.
-    When COMMIT itself fails on the disk, StoreLost says that the outcome is unknown.
+    When COMMIT itself fails on the disk, StoreLost says that the outcome is unknown. StoreLost as well, with nothing
+    done, when another process has taken the file over (`writer_epoch.take_over`).
     """
     _begin(connection, call)
     try:
+        _require_writer(connection)
         yield
         call.check()
     except BaseException:
@@ -417,8 +448,14 @@ def transaction(connection: sqlite3.Connection, call: Call) -> Iterator[None]:
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        _rollback(connection)
-        raise translated(error, "commit failed", outcome="unknown") from error
+        failure = translated(error, "commit failed", outcome="unknown")
+        if isinstance(failure, StoreLost):
+            # The commit may be in the WAL. That a rollback fails as well does not make its outcome any clearer.
+            with suppress(StoreLost):
+                _rollback(connection)
+        else:
+            _rollback(connection)
+        raise failure from error
 
 
 @contextmanager
@@ -445,6 +482,12 @@ def _begin(connection: sqlite3.Connection, call: Call) -> None:
                 raise
             if call.expired():
                 raise translated(error, "write refused") from error
+
+
+def _require_writer(connection: sqlite3.Connection) -> None:
+    """Raise StoreLost when the connection is fenced and its file has another writer by now."""
+    if isinstance(connection, WriterConnection) and connection.fence is not None:
+        connection.fence()
 
 
 def _rollback(connection: sqlite3.Connection) -> None:
@@ -483,9 +526,23 @@ def map_error(error: sqlite3.Error, attempted: str, *, outcome: Outcome = "not_e
         return Interrupted("stopped at its deadline; nothing was changed")
     if name.startswith(_FATAL):
         return StoreBroken(text, outcome=outcome)
-    if name.startswith(_REFUSED):
+    if name.startswith(_REFUSED) or str(error).startswith(_NOT_TEXT):
+        # A cell that is no text is damage, but only of itself: the connection is as good as before.
         return StoreBroken(text, outcome="not_executed")
     return None
+
+
+def map_os_error(error: OSError, attempted: str) -> BulkheadError:
+    """Return the operating error that a failed system call on a file of ours stands for; nothing was executed."""
+    text = f"{attempted}: {error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(text, hint="free space on the disk of the data directory; reads go on")
+    return StoreBroken(text, outcome="not_executed")
+
+
+def is_refusal(error: sqlite3.Error) -> bool:
+    """Say whether the system did not let us open or lock the file as we wanted to; its content is not the matter."""
+    return _name(error).startswith((*_REFUSED, *_BUSY))
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -502,14 +559,19 @@ def _name(error: sqlite3.Error) -> str:
 
 
 def checkpoint(connection: sqlite3.Connection, mode: Literal["PASSIVE", "TRUNCATE"]) -> bool:
-    """Copy the WAL into the file; PASSIVE waits for nobody. Returns whether all of it was copied."""
+    """Copy the WAL into the file; PASSIVE waits for nobody. Returns whether all of it was copied.
+
+    Only the writer of the file may do so (StoreLost otherwise): two that copy and commit at once is what the WAL-reset
+    bug needs.
+    """
+    _require_writer(connection)
     busy, log, copied = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     return bool(busy == 0 and log == copied)
 
 
 def wal_bytes(path: Path) -> int:
     """Return the size of the WAL of a database in bytes. `stat` alone: opening the file would drop our locks on it."""
-    return file_bytes(_wal(path))
+    return file_bytes(wal_of(path))
 
 
 def file_bytes(path: Path) -> int:
@@ -522,7 +584,7 @@ def file_bytes(path: Path) -> int:
 
 def database_files(path: Path) -> tuple[Path, ...]:
     """Return the files that a database consists of."""
-    return (path, _wal(path), path.with_name(path.name + "-shm"))
+    return (path, wal_of(path), path.with_name(path.name + "-shm"))
 
 
 def remove_database(path: Path) -> None:
@@ -531,17 +593,18 @@ def remove_database(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _wal(path: Path) -> Path:
+def wal_of(path: Path) -> Path:
+    """Return the path of the WAL of a database."""
     return path.with_name(path.name + "-wal")
 
 
 def _place(path: Path) -> tuple[tuple[int, int] | None, ...]:
-    return tuple(_inode(file) for file in (path, _wal(path)))
+    return tuple(_inode(file) for file in (path, wal_of(path)))
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # not there, or the disk doesn't tell: in either case nothing to rely on
         return None
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None

@@ -109,6 +109,7 @@ class Question(NamedTuple):
     """What to find: any of the terms, in rows after `newer_than` that fulfil the condition, at most `limit` of them.
 
     `rows` joins the table of the truth, named `t`, to the hits, named `h`: "truth.events AS t ON t.seq = h.rowid".
+    Rows after `until` are not looked at.
     """
 
     terms: Sequence[str]
@@ -116,6 +117,7 @@ class Question(NamedTuple):
     rows: str
     condition: Where
     limit: int
+    until: int = 2**63 - 1
 
 
 class Hit(NamedTuple):
@@ -132,7 +134,9 @@ class Found(NamedTuple):
     complete: bool
 
 
-class _Weight(NamedTuple):
+class Weight(NamedTuple):
+    """A term that occurs: in how many rows, and what turns FTS5's score of it into Lucene's."""
+
     term: str
     documents: int
     factor: float
@@ -230,13 +234,23 @@ class KeywordIndex:
                 weights = _weights(connection, question.terms)
                 span, time_ns = self._cursor - question.newer_than, until.deadline_ns - time.monotonic_ns()
                 affordable, rows = _affordable(weights, span, time_ns)
-                hits = _hits(connection, affordable, question._replace(newer_than=self._cursor - rows))
+                hits = self.hits(connection, affordable, question._replace(newer_than=self._cursor - rows))
                 return Found(hits, complete=(len(affordable), rows) == (len(weights), span))
         except Interrupted:
             return Found([], complete=False)
         except StoreLost:
             self._drop_damaged()
             return Found([], complete=False)
+
+    # ------------------------------------------------------------ for a truth of several files
+
+    def attach(self, connection: sqlite3.Connection) -> None:
+        """Give a new connection the truth to read from."""
+        attach_reader(connection, self._truth, "truth")
+
+    def hits(self, connection: sqlite3.Connection, weights: Sequence[Weight], question: Question) -> list[Hit]:
+        """Return the best rows that hold any of the terms, best first."""
+        return find_hits(connection, weights, question)
 
     # ------------------------------------------------------------ the file
 
@@ -274,7 +288,7 @@ class KeywordIndex:
         fits = False
         try:
             with database.during(Until.after(_SLICE_S), "opening the keyword index failed") as connection:
-                attach_reader(connection, self._truth, "truth")
+                self.attach(connection)
                 _probe(connection, file_bytes(self.path))
                 if meta.read_text(connection, "analyser") is None:
                     meta.write(connection, "analyser", str(ANALYSER_VERSION))
@@ -381,7 +395,7 @@ def _is_indexed(connection: sqlite3.Connection, rowid: int) -> bool:
     return row is not None
 
 
-def _weights(connection: sqlite3.Connection, terms: Sequence[str]) -> list[_Weight]:
+def _weights(connection: sqlite3.Connection, terms: Sequence[str]) -> list[Weight]:
     """Return the terms that occur, the rarest first, with what turns FTS5's score of a term into Lucene's."""
     total = meta.read_counter(connection, "documents")
     weights = []
@@ -389,7 +403,7 @@ def _weights(connection: sqlite3.Connection, terms: Sequence[str]) -> list[_Weig
         row = connection.execute("SELECT doc FROM vocabulary WHERE term = :term", {"term": term}).fetchone()
         if row is not None:
             (documents,) = row
-            weights.append(_Weight(term, documents, _factor(total, documents)))
+            weights.append(Weight(term, documents, _factor(total, documents)))
     return sorted(weights, key=lambda weight: weight.documents)
 
 
@@ -400,7 +414,7 @@ def _factor(total: int, documents: int) -> float:
     return -math.log1p(ratio) / (idf_of_fts5 if idf_of_fts5 > 0 else 1e-6)
 
 
-def _affordable(weights: Sequence[_Weight], span: int, time_ns: int) -> tuple[Sequence[_Weight], int]:
+def _affordable(weights: Sequence[Weight], span: int, time_ns: int) -> tuple[Sequence[Weight], int]:
     """Return how many of the terms, the rarest, and of the newest `span` rows can be read in the time."""
     cost = 0
     for index, weight in enumerate(weights):
@@ -410,17 +424,19 @@ def _affordable(weights: Sequence[_Weight], span: int, time_ns: int) -> tuple[Se
     return weights, span
 
 
-def _hits(connection: sqlite3.Connection, weights: Sequence[_Weight], question: Question) -> list[Hit]:
+def find_hits(connection: sqlite3.Connection, weights: Sequence[Weight], question: Question) -> list[Hit]:
+    """Return the best rows that hold any of the terms, best first, the newer of equals first."""
     if not weights:
         return []
     postings = " UNION ALL ".join(
         f"SELECT rowid, rank * :k_factor_{index} AS score FROM keywords"
-        f" WHERE keywords MATCH :k_term_{index} AND rowid > :k_newer_than"
+        f" WHERE keywords MATCH :k_term_{index} AND rowid > :k_newer_than AND rowid <= :k_until"
         for index in range(len(weights))
     )
     parameters: dict[str, str | int | float] = {
         **question.condition.parameters,
         "k_newer_than": question.newer_than,
+        "k_until": question.until,
         "k_limit": question.limit,
     }
     for index, weight in enumerate(weights):

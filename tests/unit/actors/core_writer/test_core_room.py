@@ -566,8 +566,8 @@ def test_a_lost_change_is_noticed_at_the_start(tmp_path: Path) -> None:
     connection.execute("DELETE FROM units WHERE core_seq = 2")
     connection.commit()
     connection.close()
-    with pytest.raises(Quarantined, match="counts 2 changes of units, the last one there is 1"), core(tmp_path):
-        pass
+    with core(tmp_path) as room, pytest.raises(Quarantined, match="counts 2 changes of units, the last one there is 1"):
+        row(room, unit())
 
 
 def test_a_full_disk_refuses_changes_and_reads_go_on(tmp_path: Path) -> None:

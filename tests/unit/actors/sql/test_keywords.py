@@ -179,7 +179,7 @@ def test_rows_that_can_not_be_indexed_in_time_are_counted(docs: Docs, index: Key
 
 
 def test_the_rarest_words_and_then_the_newest_rows_are_looked_up_when_time_is_short() -> None:
-    rare, usual = (keywords._Weight(term, documents, -1.0) for term, documents in (("rare", 10), ("usual", 10**6)))
+    rare, usual = (keywords.Weight(term, documents, -1.0) for term, documents in (("rare", 10), ("usual", 10**6)))
     second = 10**9
     assert keywords._affordable([rare, usual], 10**7, 10 * second) == ([rare, usual], 10**7)
     assert keywords._affordable([rare, usual], 10**7, second) == ([rare], 10**7)

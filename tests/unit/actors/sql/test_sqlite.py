@@ -1,5 +1,6 @@
 """How database files are opened, refused, written and given up."""
 
+import dataclasses
 import os
 import sqlite3
 import subprocess
@@ -8,11 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.child import StoreLost
 from actors.errors import DiskFull, Interrupted, Quarantined, StoreBroken, StoreBusy
+from actors.sql import writer_epoch
 from actors.sql.database import (
     Database,
     FileKind,
@@ -361,9 +364,9 @@ def test_a_file_that_was_taken_away_is_not_written_to(database: Database, victim
 
 
 def test_damage_that_is_met_while_reading_means_that_the_process_must_go(path: Path) -> None:
-    with closing(open_writer(path, KIND)) as connection, transaction(connection, Until.after(60)):
+    with closing(open_writer(path, KIND)) as writer, transaction(writer, Until.after(60)):
         for n in range(2000):
-            insert(connection, n, "x" * 50)
+            insert(writer, n, "x" * 50)
     with closing(Database(open_writer(path, KIND), path)) as database:
         content = bytearray(path.read_bytes())
         content[4096:] = b"\xff" * (len(content) - 4096)
@@ -385,3 +388,67 @@ def test_truncating_the_wal_waits_for_no_reader(database: Database) -> None:
         reader.execute("COMMIT")
     assert checkpoint(database.connection, "TRUNCATE")
     assert wal_bytes(database.path) == 0
+
+
+def test_a_cell_that_is_no_text_any_more_is_damage_of_that_cell_only(database: Database) -> None:
+    insert(database.connection, 1)
+    database.connection.execute("UPDATE numbers SET text = CAST(x'ff' AS TEXT)")
+    with (
+        pytest.raises(StoreBroken, match="reading failed"),
+        database.during(Until.after(60), "reading failed") as connection,
+    ):
+        connection.execute("SELECT text FROM numbers").fetchone()
+    assert count(database.connection) == 1
+
+
+class FailingCommit(sqlite3.Connection):
+    """A connection on a disk that fails at COMMIT, and then at everything."""
+
+    broken = False
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" or self.broken:
+            self.broken = True
+            raise error_named("SQLITE_IOERR_FSYNC")
+        return super().execute(sql, *arguments)
+
+
+def test_a_commit_that_fails_is_unknown_also_when_the_rollback_fails(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, factory=FailingCommit)) as connection:
+        with pytest.raises(StoreLost) as caught, transaction(connection, Until.after(60)):
+            connection.execute("CREATE TABLE t (n)")
+        assert caught.value.error.outcome == "unknown"
+
+
+def test_a_body_that_fails_before_commit_is_not_executed_also_when_the_rollback_fails(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, factory=FailingCommit)) as connection:
+        with pytest.raises(StoreLost) as caught, transaction(connection, Until.after(60)):
+            connection.execute("CREATE TABLE t (n)")
+            connection.broken = True
+            raise StoreBusy("anything")
+        assert caught.value.error.outcome == "not_executed"
+
+
+def test_a_writer_that_was_replaced_neither_commits_nor_checkpoints(path: Path) -> None:
+    kind = dataclasses.replace(
+        KIND,
+        schema=KIND.schema + "CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;",
+    )
+    with closing(open_writer(path, kind)) as old, closing(open_writer(path, kind)) as new:
+        for number, writer in enumerate((old, new)):
+            with transaction(writer, Until.after(60)):
+                assert writer_epoch.take_over(writer, "it") == number + 1
+        with transaction(new, Until.after(60)):
+            insert(new, 1)
+        for attempt in (lambda: checkpoint(old, "PASSIVE"), lambda: try_insert(old)):
+            with pytest.raises(StoreLost, match="another writer has taken over it") as caught:
+                attempt()
+            assert caught.value.error.outcome == "not_executed"
+        assert not old.in_transaction
+        assert checkpoint(new, "PASSIVE")
+        assert count(new) == 1
+
+
+def try_insert(connection: sqlite3.Connection) -> None:
+    with transaction(connection, Until.after(60)):
+        insert(connection, 2)
