@@ -4,7 +4,10 @@ Two processes like `worker.py` are kept by the actor, one active and one warm sp
 actor asks a worker for candidates of a generation and, at the same time, the truth for keyword hits newer than that
 generation; `ranking.py` makes one order of both.
 
-    actor.py   pool.py   reply.py     the trio side: whom to ask, who is alive, what the client reads
+    actor.py   reply.py               the trio side: what is asked of whom, what the client reads
+    asking.py  blame.py               whose turn it is, who is asked and who as well; what a search answers for
+    pool.py    pair.py                the lives of the two workers; who is in which place, and whether to trust it
+    hedging.py recycling.py           pure: when to ask the second worker too; when a worker has served long enough
     ranking.py                        pure: two lists to one order; exact names; the rows newer than a generation
     confidence.py                     pure: are the best hits about the question at all
     preferences.py                    pure, off by default: newer hits, hits that differ
@@ -15,6 +18,13 @@ generation; `ranking.py` makes one order of both.
     store.py                          generations opened for reading; the only code here that touches LanceDB
     lance_filters.py                  pure: Filters to conditions
     documents.py                      lines of a note under a registered root
+
+Failover. A death is seen by the end of the pipe, and what was in hand is repeated by the other worker at once. A worker
+that is stopped or stuck is seen by those who wait for it (twice the 95th percentile, 40 to 250 ms; then the other one
+is asked as well, and when it answers while the first one is mute, everything moves over), by its missing beats (600 ms:
+it is asked no more; 2 s: it is killed) and by what it owes (5 s: killed). Measured with keyword searches from the fault
+to the answer of those under way: SIGSTOP at most 67 ms (before there were hedges: 7 s, and by keyword only), SIGKILL at
+most 64 ms; a search that begins within 2 s of a SIGSTOP takes at most 87 ms (20 ms otherwise).
 
 What a worker promises: a generation is served only after every byte was compared with its manifest and each table was
 opened at its sealed version and probed; nothing in it is ever written; the keyword list does not wait for the vector

@@ -6,9 +6,7 @@ What a reply can rest on, best first:
 * whatever of these came back in time (P6). A part that failed is named in `degraded`; no failure is remembered.
 """
 
-import hashlib
 import time
-from collections import OrderedDict
 from typing import TypeVar
 
 import msgspec
@@ -21,7 +19,7 @@ from actors.errors import (
     BulkheadError,
     GenerationSuspect,
 )
-from actors.mailbox import Envelope, deadline_after, seconds_until
+from actors.mailbox import CONTROL_TRAY, DEFAULT_TRAY, Envelope, deadline_after, seconds_until
 from actors.messages import (
     Candidate,
     Candidates,
@@ -49,7 +47,10 @@ from actors.messages import (
     SourceRoots,
 )
 from actors.notices import BuilderNotice, SearcherNotice
+from actors.searcher.asking import Asker, Inquiry, NobodyServes, NoTurn
+from actors.searcher.blame import Case
 from actors.searcher.leases import Leases
+from actors.searcher.pair import Pair
 from actors.searcher.pool import Pool
 from actors.searcher.ranking import (
     Ranked,
@@ -65,9 +66,10 @@ from actors.searcher.reply import Quality, encode_reply
 from actors.settings import EmbeddingSettings, SearcherSettings
 from actors.worker import WorkerDied, WorkerSpec
 
-AT_ONCE = 16
-TRIES = 2
-POISON_KEPT = 256
+# The workers are rationed elsewhere; this bounds what is asked of the truth at a time. Measured with 64 searches of
+# 300 ms at once on 2 cores: with 16 in hand 25 of them had hits, with 32 29, with 64 21; all ended by 350 ms.
+AT_ONCE = 32
+CONTROLS_AT_ONCE = 4
 # Of the time that is left, the share for the generation: what remains is for the keyword search that replaces it.
 GENERATION_SHARE = 0.7
 ANSWER_NS = 30_000_000  # kept back from the deadline for ranking and encoding
@@ -75,16 +77,32 @@ FOLLOW_EVERY_S = 1.0
 WORKER_WAIT_S = 5.0
 REMOTE = "openai-compatible"
 
+CONTROLS = (PrepareGeneration, ServeGeneration, GetIndexView)
+
 Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+
+def tray_of(message: Message) -> str:
+    """Keep what concerns the index itself apart: it must never wait behind searches."""
+    return CONTROL_TRAY if isinstance(message, CONTROLS) else DEFAULT_TRAY
+
+
+class Truth:
+    """What the keyword search of the truth has found for one search so far."""
+
+    def __init__(self) -> None:
+        self.events: Candidates | None = None
+        self.units: Candidates | None = None
+        self.degraded: list[tuple[str, str]] = []
 
 
 class Gathered:
     """What has come back for one search so far."""
 
     def __init__(self) -> None:
+        self.begun = trio.Event()  # a worker has it in hand
         self.result: QueryResult | None = None
-        self.events: Candidates | None = None
-        self.units: Candidates | None = None
+        self.truth = Truth()
         self.degraded: list[tuple[str, str]] = []
 
 
@@ -107,10 +125,11 @@ class Searcher:
         self.board = board
         self._provider = index.notice.identity.provider if index.notice.identity is not None else None
         self._remote = RemoteQueryEmbedder(embedding) if self._provider == REMOTE else None
-        self._pool = Pool(house, spec, changed=self._post, suspect=self._report)
+        self._pair = Pair(self._changed)
+        self._asker = Asker(self._pair, seats=limits.threads)
+        self._pool = Pool(house, spec, self._pair, limits=limits, suspect=self._report)
         self._leases = Leases()
         self._serving: GenerationRef | None = None
-        self._deaths: OrderedDict[bytes, int] = OrderedDict()
         self._searches = 0
         self._degraded = 0
 
@@ -121,20 +140,28 @@ class Searcher:
         self._serve_generation(self.index.notice.serving)
         self.house.ready()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._asker.run)
             nursery.start_soon(self._pool.run)
             nursery.start_soon(self._follow_index)
+            nursery.start_soon(self._close_unread)
+            nursery.start_soon(self._serve_controls)
             nursery.start_soon(self._serve_mail)
 
-    def _post(self) -> None:
-        active, spare = self._pool.pids()
+    def _changed(self) -> None:
+        """Wake who waits for a worker, and tell the house who serves."""
+        self._asker.nudge()
+        active, spare = (None if slot.worker is None else slot.worker.pid for slot in self._pair)
         self.board.post(
             SearcherNotice(
                 serving=None if self._serving is None else self._serving.generation,
                 workers_ready=sum(pid is not None for pid in (active, spare)),
-                loaded=0 if self._serving is None else self._pool.loaded(self._serving.generation),
+                loaded=0 if self._serving is None else len(self._pair.serving(self._serving.generation)),
                 active_pid=active,
                 spare_pid=spare,
-                failovers=self._pool.failovers,
+                failovers=self._pair.failovers,
+                hedges=self._asker.hedges,
+                repeats=self._asker.repeats,
+                recycled=self._pool.recycled,
                 searches=self._searches,
                 degraded=self._degraded,
                 last_error=self._pool.last_error,
@@ -142,15 +169,21 @@ class Searcher:
         )
 
     async def _follow_index(self) -> None:
-        """Adopt what the builder serves (its message may have been lost), and close what nobody reads any more."""
+        """Adopt what the builder serves: its message may have been lost."""
         while True:
             with trio.move_on_after(FOLLOW_EVERY_S):
                 await self.index.wait_changed()
             self._serve_generation(self.index.notice.serving)
+
+    async def _close_unread(self) -> None:
+        """Close what nobody reads any more; a worker that takes its time over it holds up nothing else."""
+        while True:
             for number in self._leases.retired():
-                await self._pool.drop(number)
-                if number in self._leases.retired():  # it may have come back into service meanwhile
+                # It may have come back into service by the time it is closed.
+                if await self._pool.drop(number) and number in self._leases.retired():
                     self._leases.forget(number)
+            self._changed()  # the counters
+            await trio.sleep(FOLLOW_EVERY_S)
 
     def _serve_generation(self, ref: GenerationRef | None) -> None:
         if ref == self._serving and self._leases.serving == (None if ref is None else ref.generation):
@@ -167,15 +200,18 @@ class Searcher:
 
     # ------------------------------------------------------------ mail
 
+    async def _serve_controls(self) -> None:
+        await serve_tray(self.house.mailbox, CONTROL_TRAY, self._serve, at_once=CONTROLS_AT_ONCE)
+
     async def _serve_mail(self) -> None:
-        await serve_tray(self.house.mailbox, "", self._serve, at_once=AT_ONCE)
+        await serve_tray(self.house.mailbox, DEFAULT_TRAY, self._serve, at_once=AT_ONCE)
 
     async def _serve(self, envelope: Envelope) -> None:
         message = envelope.message
         answer: msgspec.Struct
         match message:
             case Search():
-                answer = await self._search(message, envelope.deadline_ns)
+                answer = await self._search(message, envelope.deadline_ns, envelope.client)
             case ReadDocument():
                 answer = await self._read(message, envelope.deadline_ns)
             case ResolveFolder():
@@ -209,25 +245,24 @@ class Searcher:
     async def _ask_any(self, message: Message, answer: type[Answer], deadline_ns: int) -> Answer:
         """Ask whichever worker lives; right after the start it is worth waiting a moment for the first."""
         with trio.move_on_after(min(WORKER_WAIT_S, seconds_until(deadline_ns))):
-            while self._pool.any_worker() is None:
+            while not self._pair.living():
                 await self.board.wait_changed()
-        worker = self._pool.any_worker()
-        if worker is None:
-            raise ActorUnavailable("no search worker is up", retry_after_ms=500)
         try:
-            return await worker.call(message, answer, deadline_ns=deadline_ns)
+            return await self._asker.ask(Inquiry(message, deadline_ns=deadline_ns), answer)
+        except NobodyServes:
+            raise ActorUnavailable("no search worker is up", retry_after_ms=500) from None
         except WorkerDied as error:
             raise ActorUnavailable(f"search worker died: {error.cause}", retry_after_ms=500) from error
 
     # ------------------------------------------------------------ search
 
-    async def _search(self, message: Search, deadline_ns: int) -> SearchAnswer:
+    async def _search(self, message: Search, deadline_ns: int, client: int) -> SearchAnswer:
         began = time.monotonic()
         self._searches += 1
         serving = self._serving
         lease = self._leases.acquire()
         try:
-            gathered = await self._gather(message, serving, deadline_ns)
+            gathered = await self._gather(message, serving, deadline_ns, client)
         finally:
             if lease is not None:
                 self._leases.release(lease)
@@ -237,7 +272,7 @@ class Searcher:
         quality = Quality(
             mode=mode,
             generation=serving if gathered.result is not None else None,
-            behind=_behind(serving if gathered.result is not None else None, gathered),
+            behind=_behind(serving if gathered.result is not None else None, gathered.truth),
             degraded=gathered.degraded,
             building=self.index.notice.building is not None,
             low_confidence=low_confidence(ranked, message.query, provider=self._provider),
@@ -245,20 +280,33 @@ class Searcher:
         )
         return SearchAnswer(body=encode_reply(ranked[: message.limit], quality, explained=message.explain))
 
-    async def _gather(self, message: Search, serving: GenerationRef | None, deadline_ns: int) -> Gathered:
-        """Ask everybody at once; when the generation does not answer, ask the truth for all instead of the newest."""
+    async def _gather(self, message: Search, serving: GenerationRef | None, deadline_ns: int, client: int) -> Gathered:
+        """Ask everybody at once; when the generation does not answer, ask the truth for all instead of the newest.
+
+        A search that waits for its turn does not ask for the newest yet: under a flood that will hardly be of use, and
+        the CPU is needed for those whose turn it is.
+        """
         gathered = Gathered()
-        newer_than = (serving.covers.event_seq, serving.covers.core_seq) if serving is not None else (0, 0)
-        async with trio.open_nursery() as nursery:
-            if serving is None:
-                self._note_no_generation(message, gathered)
-            else:
-                nursery.start_soon(self._ask_generation, message, serving, deadline_ns, gathered)
-            nursery.start_soon(self._ask_truth, message, newer_than, deadline_ns, gathered)
-        if serving is not None and gathered.result is None:
-            gathered.events = gathered.units = None
-            await self._ask_truth(message, (0, 0), deadline_ns, gathered)
+        if serving is None:
+            self._note_no_generation(message, gathered)
+        else:
+            newest = (serving.covers.event_seq, serving.covers.core_seq)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_newest, message, newest, deadline_ns, gathered)
+                await self._ask_generation(message, serving, deadline_ns, client, gathered)
+                if gathered.result is None:
+                    nursery.cancel_scope.cancel("the newest alone is not enough")
+        if gathered.result is None:
+            gathered.truth = Truth()
+            await self._ask_truth(message, (0, 0), deadline_ns, gathered.truth)
+        gathered.degraded.extend(gathered.truth.degraded)
         return gathered
+
+    async def _ask_newest(
+        self, message: Search, newer_than: tuple[int, int], deadline_ns: int, gathered: Gathered
+    ) -> None:
+        await gathered.begun.wait()
+        await self._ask_truth(message, newer_than, deadline_ns, gathered.truth)
 
     def _note_no_generation(self, message: Search, gathered: Gathered) -> None:
         wanted = set(message.corpora) & {"documents"}
@@ -266,52 +314,51 @@ class Searcher:
         gathered.degraded.append(("no_generation", detail + (", documents were not searched" if wanted else "")))
 
     async def _ask_generation(
-        self, message: Search, serving: GenerationRef, deadline_ns: int, gathered: Gathered
+        self, message: Search, serving: GenerationRef, deadline_ns: int, client: int, gathered: Gathered
     ) -> None:
-        key = hashlib.blake2b(msgspec.msgpack.encode(message), digest_size=16).digest()
-        if self._deaths.get(key, 0) >= TRIES:
-            detail = "this query brought down two search workers; it is answered by keyword only"
+        case = Case(self.house.quarantine, msgspec.msgpack.encode(message))
+        if case.condemned:
+            detail = "this query brought down search workers twice; it is answered by keyword only"
             gathered.degraded.append(("poison_query", detail))
             return
         share_ns = time.monotonic_ns() + int(seconds_until(deadline_ns) * GENERATION_SHARE * 1e9)
         query = await self._query(message, serving, gathered)
-        code, detail = "search_worker_unavailable", "no search worker has the generation open yet"
-        for _ in range(TRIES):
-            worker = self._pool.pick(serving.generation)
-            if worker is None:
-                break
-            result = None
-            try:
-                with trio.move_on_after(seconds_until(share_ns)):
-                    # The worker stops a little earlier and then answers with the list that is ready.
-                    result = await worker.call(query, QueryResult, deadline_ns=share_ns - ANSWER_NS)
-            except WorkerDied as error:
-                # The query goes to the other worker at once; a query that kills both is not tried a third time.
-                self._pool.bury(worker)
-                self._count_death(key)
-                detail = f"search worker died: {error.cause}"
-            except GenerationSuspect as error:
-                code, detail = "generation_suspect", error.message
+        # The worker stops a little earlier and then answers with the list that is ready.
+        inquiry = Inquiry(
+            query,
+            deadline_ns=share_ns - ANSWER_NS,
+            client=client,
+            generation=serving.generation,
+            case=case,
+            begun=gathered.begun,
+        )
+        try:
+            with trio.move_on_after(seconds_until(share_ns)):
+                gathered.result = await self._asker.ask(inquiry, QueryResult)
+                gathered.degraded.extend(gathered.result.degraded)
+                return
+            missing = "generation_late", "the generation did not answer in its share of the deadline"
+        except (NobodyServes, WorkerDied, NoTurn, BulkheadError) as error:
+            missing = self._missing(error, serving)
+        gathered.degraded.append(missing)
+
+    def _missing(
+        self, error: NobodyServes | WorkerDied | NoTurn | BulkheadError, serving: GenerationRef
+    ) -> tuple[str, str]:
+        """Return why the generation gave nothing, as the reply says it."""
+        match error:
+            case WorkerDied():
+                return "search_worker_unavailable", f"search worker died: {error.cause}"
+            case NoTurn():
+                return "generation_late", f"the generation would not answer in time: {error}"
+            case GenerationSuspect():
                 self._pool.distrust(serving.generation)
                 self._report(serving.generation, error.message)
-                break
-            except BulkheadError as error:
-                code, detail = "generation_not_searched", error.message
-                break
-            else:
-                if result is None:
-                    code, detail = "generation_late", "the generation did not answer in its share of the deadline"
-                    break
-                self._deaths.pop(key, None)  # it was in hand at a death, but not the cause
-                gathered.result = result
-                gathered.degraded.extend(result.degraded)
-                return
-        gathered.degraded.append((code, detail))
-
-    def _count_death(self, key: bytes) -> None:
-        self._deaths[key] = self._deaths.get(key, 0) + 1
-        while len(self._deaths) > POISON_KEPT:
-            self._deaths.popitem(last=False)
+                return "generation_suspect", error.message
+            case BulkheadError():
+                return "generation_not_searched", error.message
+            case _:
+                return "search_worker_unavailable", "no search worker has the generation open yet"
 
     async def _query(self, message: Search, serving: GenerationRef, gathered: Gathered) -> Query:
         vector, mode = None, message.mode
@@ -335,9 +382,7 @@ class Searcher:
             vector=vector,
         )
 
-    async def _ask_truth(
-        self, message: Search, newer_than: tuple[int, int], deadline_ns: int, gathered: Gathered
-    ) -> None:
+    async def _ask_truth(self, message: Search, newer_than: tuple[int, int], deadline_ns: int, truth: Truth) -> None:
         limit_ns = min(deadline_ns - ANSWER_NS, deadline_after(self.limits.overlay_deadline_ms / 1000))
         limit = max(self.limits.candidates_max, message.limit)
         async with trio.open_nursery() as nursery:
@@ -349,7 +394,7 @@ class Searcher:
                     filters=message.filters,
                     tenant=message.tenant,
                 )
-                nursery.start_soon(self._ask_owner, "transcript_appender", search_events, limit_ns, gathered)
+                nursery.start_soon(self._ask_owner, "transcript_appender", search_events, limit_ns, truth)
             if "units" in message.corpora:
                 search_units = SearchUnits(
                     query=message.query,
@@ -358,9 +403,9 @@ class Searcher:
                     filters=message.filters,
                     tenant=message.tenant,
                 )
-                nursery.start_soon(self._ask_owner, "core_writer", search_units, limit_ns, gathered)
+                nursery.start_soon(self._ask_owner, "core_writer", search_units, limit_ns, truth)
 
-    async def _ask_owner(self, owner: str, message: Message, limit_ns: int, gathered: Gathered) -> None:
+    async def _ask_owner(self, owner: str, message: Message, limit_ns: int, truth: Truth) -> None:
         events = owner == "transcript_appender"
         found = None
         detail = f"{owner} did not answer in time"
@@ -370,21 +415,22 @@ class Searcher:
         except BulkheadError as error:
             detail = error.message
         if found is None:
-            gathered.degraded.append(("events_unavailable" if events else "units_unavailable", detail))
+            truth.degraded.append(("events_unavailable" if events else "units_unavailable", detail))
             return
         if events:
-            gathered.events = found
+            truth.events = found
         else:
-            gathered.units = found
+            truth.units = found
         if found.behind:
             text = f"{found.behind} {'events' if events else 'units'} are not in the keyword index yet"
-            gathered.degraded.append(("keyword_index_behind", text))
+            truth.degraded.append(("keyword_index_behind", text))
+        truth.degraded.extend(found.degraded)
 
     def _rank(
         self, message: Search, gathered: Gathered, serving: GenerationRef | None
     ) -> tuple[list[Ranked], SearchMode]:
-        overlay = [*_found(gathered.events), *_found(gathered.units)]
-        changed = gathered.units.changed if gathered.units is not None else ()
+        overlay = [*_found(gathered.truth.events), *_found(gathered.truth.units)]
+        changed = gathered.truth.units.changed if gathered.truth.units is not None else ()
         result = gathered.result
         mode: SearchMode = result.mode if result is not None else "keyword"
         text = merge_overlay(result.text if result is not None else (), overlay, changed)
@@ -412,9 +458,14 @@ def _found(candidates: Candidates | None) -> list[Candidate]:
     return list(candidates.found) if candidates is not None else []
 
 
-def _behind(serving: GenerationRef | None, gathered: Gathered) -> dict[str, int]:
+def _behind(serving: GenerationRef | None, truth: Truth) -> dict[str, int]:
     """Return how many rows the generation lacks."""
     covered = (serving.covers.event_seq, serving.covers.core_seq) if serving is not None else (0, 0)
-    events = gathered.events.latest - covered[0] if gathered.events is not None else 0
-    units = gathered.units.latest - covered[1] if gathered.units is not None else 0
-    return {"events": max(0, events), "units": max(0, units)}
+    return {"events": _newer(truth.events, covered[0]), "units": _newer(truth.units, covered[1])}
+
+
+def _newer(candidates: Candidates | None, covered: int) -> int:
+    """Return how many rows there are above the bound that was asked with."""
+    if candidates is None:
+        return 0
+    return candidates.newer if candidates.newer is not None else max(0, candidates.latest - covered)

@@ -1,8 +1,11 @@
-"""The two search workers: one active, one warm spare, each looked after for itself.
+"""The lives of the two search workers: one active, one warm spare, each looked after for itself.
 
 LanceDB takes seconds to import and can take its process down, so there is always a second process with the same
-generation open. A query whose worker dies goes to the other one at once. A new generation is opened by the spare
-first; queries move over when it is ready, and the other worker follows.
+generation open. A new generation is opened by the spare first; queries move over when it is ready, and the other worker
+follows. A worker that is too large or too old is replaced while the other one serves.
+
+Patience: a worker that imports LanceDB on a loaded machine is late with its beats for seconds; one that is warm never
+is, whatever it searches, so a silent one is stopped or stuck and is killed whether it has calls or not.
 """
 
 import math
@@ -14,6 +17,9 @@ from actors.actor import House
 from actors.errors import BulkheadError, GenerationSuspect
 from actors.mailbox import deadline_after
 from actors.messages import Done, DropGeneration, GenerationRef, LoadGeneration, WarmUp
+from actors.searcher.pair import Pair, Slot
+from actors.searcher.recycling import judge
+from actors.settings import SearcherSettings
 from actors.worker import Worker, WorkerDied, WorkerSpec
 
 LOAD_S = 300.0
@@ -24,22 +30,8 @@ RETRY_LOAD_S = 2.0
 SPARE_WAITS_S = 15.0
 TRUTH_FIRST_S = 2.0
 REPEAT_FIRST_S = 0.5
-# Every so many queries one goes to the spare, so that its caches are warm on the day it is needed.
-SPARE_EVERY = 16
-
-
-class Slot:
-    """One of the two places for a worker, over all its lives."""
-
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
-        self.loaded: set[int] = set()
-        self.failures = 0
-        self.equipped = trio.Event()  # it had everything once; the spare starts after that
-
-    def serves(self, generation: int) -> bool:
-        """Say whether its worker has a generation open."""
-        return self.worker is not None and generation in self.loaded
+RECYCLE_LOOK_S = 1.0
+HEALTHY_S = 60.0
 
 
 class Pool:
@@ -49,139 +41,139 @@ class Pool:
         self,
         house: House,
         spec: WorkerSpec,
+        pair: Pair,
         *,
-        changed: Callable[[], None],
+        limits: SearcherSettings,
         suspect: Callable[[int, str], None],
     ) -> None:
         self._house = house
         self._spec = spec
-        self._changed = changed
+        self._pair = pair
+        self._limits = limits
         self._suspect = suspect
-        self._slots = [Slot(), Slot()]  # the active one first
         self._wanted: GenerationRef | None = None
         self._wanted_changed = trio.Event()
-        self.failovers = 0
-        self._picks = 0
+        self.recycled = 0
         self.last_error: str | None = None
 
     async def run(self) -> None:
         """Look after both slots, for ever."""
         await self._house.wait_for_truth("transcript_appender", "core_writer", seconds=TRUTH_FIRST_S)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep, self._slots[0])
-            # Two LanceDB imports side by side would make both late; the first one to be ready serves.
-            with trio.move_on_after(SPARE_WAITS_S):
-                await self._slots[0].equipped.wait()
-            nursery.start_soon(self._keep, self._slots[1])
-
-    def pick(self, generation: int) -> Worker | None:
-        """Return a worker that has the generation open: the active one, else the spare, which takes its place."""
-        self._picks += 1
-        spare = self._slots[1]
-        if self._picks % SPARE_EVERY == 0 and spare.serves(generation):
-            return spare.worker
-        for position, slot in enumerate(self._slots):
-            if slot.serves(generation):
-                if position:
-                    self._slots.reverse()
-                    self.failovers += 1
-                    self._changed()
-                return slot.worker
-        return None
-
-    def bury(self, worker: Worker) -> None:
-        """Stop offering a worker that a caller saw die; its slot notices a moment later by itself."""
-        for slot in self._slots:
-            if slot.worker is worker:
-                slot.worker = None
-                slot.loaded.clear()
-
-    def any_worker(self) -> Worker | None:
-        """Return a live worker, whatever it has open; the spare first, which has less to do."""
-        return next((slot.worker for slot in reversed(self._slots) if slot.worker is not None), None)
+            for slot in self._pair:
+                nursery.start_soon(self._keep, slot)
 
     def want(self, generation: GenerationRef | None) -> None:
         """Have both workers open this generation."""
         self._wanted = generation
-        self._wanted_changed.set()
-        self._wanted_changed = trio.Event()
-        if generation is not None and not self._slots[0].serves(generation.generation):
-            self._slots.sort(key=lambda slot: not slot.serves(generation.generation))
-        self._changed()
+        if generation is not None and not self._pair.active.serves(generation.generation):
+            self._pair.prefer(generation.generation)
+        self._wake()
 
     async def prepare(self, generation: GenerationRef) -> bool:
-        """Have the spare (or whoever lives) open a generation that is not wanted yet; False when nobody can."""
-        for slot in reversed(self._slots):
+        """Have the spare (or whoever lives) open a generation that is not wanted yet; False when nobody can.
+
+        Raises WorkerDied when a worker dies over it, and GenerationSuspect.
+        """
+        for slot in self._pair.living():
             if slot.worker is not None:
                 await self._load(slot, slot.worker, generation)
                 return True
         return False
 
-    async def drop(self, generation: int) -> None:
-        """Close a generation everywhere; after this its files may go."""
-        for slot in self._slots:
+    async def drop(self, generation: int) -> bool:
+        """Close a generation everywhere; say whether that is done, so that its files may go."""
+        done = True
+        for slot in self._pair:
             if slot.worker is not None and generation in slot.loaded:
-                slot.loaded.discard(generation)
-                try:
-                    message = DropGeneration(generation=generation)
-                    await slot.worker.call(message, Done, deadline_ns=deadline_after(DROP_S))
-                except WorkerDied:
-                    pass  # a dead worker holds nothing open
+                done = await self._drop(slot, slot.worker, generation) and done
+        return done
+
+    async def _drop(self, slot: Slot, worker: Worker, generation: int) -> bool:
+        slot.loaded.discard(generation)  # first: should it be wanted again meanwhile, it is opened after this
+        try:
+            await worker.call(DropGeneration(generation=generation), Done, deadline_ns=deadline_after(DROP_S))
+        except WorkerDied:
+            return True  # a dead worker holds nothing open
+        except BulkheadError as error:
+            self._house.log.warning("generation not closed", extra={"generation": generation, "error": error.message})
+            if slot.worker is worker:
+                slot.loaded.add(generation)
+            return False
+        return True
 
     def distrust(self, generation: int) -> None:
         """Take a generation that could not be read out of service until it has been verified and opened again."""
-        for slot in self._slots:
+        for slot in self._pair:
             slot.loaded.discard(generation)
+        self._wake()
+
+    def _wake(self) -> None:
         self._wanted_changed.set()
         self._wanted_changed = trio.Event()
-        self._changed()
-
-    def loaded(self, generation: int) -> int:
-        """Return how many workers have a generation open."""
-        return sum(slot.serves(generation) for slot in self._slots)
-
-    def pids(self) -> tuple[int | None, int | None]:
-        """Return the process ids of the active worker and of the spare."""
-        first, second = (slot.worker.pid if slot.worker is not None else None for slot in self._slots)
-        return first, second
+        self._pair.changed()
 
     # ------------------------------------------------------------ one slot
 
     async def _keep(self, slot: Slot) -> None:
         while True:
+            await self._wait_turn(slot)
+            slot.coming, slot.settled = True, trio.Event()
             try:
                 async with trio.open_nursery() as nursery:
-                    slot.worker = await self._house.start_worker(self._spec, nursery)
-                    self._changed()
-                    if self._another_serves(slot):
-                        await self._warm_up(slot, slot.worker, gently=True)
-                    else:
-                        nursery.start_soon(self._warm_up, slot, slot.worker)
-                    await self._equip(slot, slot.worker)
+                    await self._live(slot, nursery)
             except* WorkerDied as group:
-                self.last_error = str(group.exceptions[0])
-            slot.worker = None
-            slot.loaded.clear()
-            slot.failures += 1
-            self._house.log.warning("search worker died", extra={"error": self.last_error})
-            self._changed()
-            if self._another_serves(slot):
-                # The queries that were under way are being repeated over there; the CPU is theirs first.
-                await trio.sleep(REPEAT_FIRST_S)
-            # Else the first restart is immediate; then the pauses double.
-            if slot.failures > 1:
-                await trio.sleep(min(RESTART_S_MAX, RESTART_S_MIN * math.pow(2, min(slot.failures, 16))))
+                self._note_death(slot, group)
+            finally:
+                slot.coming = False
+                slot.settled.set()
+                slot.release()
+                self._pair.changed()
 
-    def _another_serves(self, slot: Slot) -> bool:
-        wanted = self._wanted
-        return wanted is not None and any(other.serves(wanted.generation) for other in self._slots if other is not slot)
+    async def _wait_turn(self, slot: Slot) -> None:
+        """Wait for the moment to start a worker.
+
+        Two LanceDB imports side by side would make both late: the first one to be ready serves. The first restart is
+        immediate; then the pauses double.
+        """
+        failures = slot.failures + slot.oversized
+        if failures > 1:
+            await trio.sleep(min(RESTART_S_MAX, RESTART_S_MIN * math.pow(2, min(failures, 16))))
+        other = self._pair.other(slot)
+        if slot.failures and self._serves_wanted(other):
+            # The queries that were under way are being repeated over there; the CPU is theirs first.
+            await trio.sleep(REPEAT_FIRST_S)
+        if other.coming and not self._serves_wanted(other):
+            with trio.move_on_after(SPARE_WAITS_S):
+                await other.settled.wait()
+
+    async def _live(self, slot: Slot, nursery: trio.Nursery) -> None:
+        """Start a worker and look after it until it dies or has been replaced."""
+        worker = await self._house.start_worker(self._spec, nursery)
+        slot.employ(worker)
+        self._pair.changed()
+        nursery.start_soon(self._recycle, slot, worker, nursery.cancel_scope)
+        if self._serves_wanted(self._pair.other(slot)):
+            await self._warm_up(slot, worker, gently=True)
+        else:
+            nursery.start_soon(self._warm_up, slot, worker)
+        await self._equip(slot, worker)
+
+    def _note_death(self, slot: Slot, group: ExceptionGroup[WorkerDied]) -> None:
+        slot.failures += 1
+        self.last_error = str(_last_leaf(group))  # the worker's own task ends last and knows most
+        self._house.log.warning("search worker died", extra={"error": self.last_error})
+
+    def _serves_wanted(self, slot: Slot) -> bool:
+        return self._wanted is not None and slot.serves(self._wanted.generation)
 
     async def _warm_up(self, slot: Slot, worker: Worker, gently: bool = False) -> None:
         try:
             await worker.call(WarmUp(gently=gently), Done, deadline_ns=deadline_after(WARM_S))
+            worker.silence_ms = worker.busy_silence_ms = self._limits.silence_ms
         except BulkheadError as error:
             self._house.log.warning("search worker not warm", extra={"error": error.message})
-        slot.equipped.set()
+        slot.settled.set()
 
     async def _equip(self, slot: Slot, worker: Worker) -> None:
         """Open what is wanted, now and whenever it changes."""
@@ -209,4 +201,45 @@ class Pool:
         await worker.call(LoadGeneration(generation=wanted), Done, deadline_ns=deadline_after(LOAD_S))
         if slot.worker is worker:  # it may have died and been replaced while the answer was on its way
             slot.loaded.add(wanted.generation)
-            self._changed()
+            self._pair.changed()
+
+    # ------------------------------------------------------------ recycling
+
+    async def _recycle(self, slot: Slot, worker: Worker, life: trio.CancelScope) -> None:
+        """Replace the worker when it is too large or too old: politely when the other one can serve meanwhile."""
+        while True:
+            await trio.sleep(RECYCLE_LOOK_S)
+            age_s = trio.current_time() - slot.since
+            if age_s > HEALTHY_S:
+                slot.oversized = 0
+            verdict = judge(self._limits, rss_bytes=worker.rss_bytes, age_s=age_s)
+            if verdict == "kill":
+                slot.oversized += 1
+                self.recycled += 1
+                worker.kill(
+                    f"has {worker.rss_bytes} bytes of memory, more than 1.5 times the limit of "
+                    f"{self._limits.rss_bytes_max} (config: searcher.rss_bytes_max)"
+                )
+                return
+            if verdict == "retire" and self._may_retire(slot):
+                await self._retire(slot, worker)
+                life.cancel("the worker was replaced")
+                return
+
+    def _may_retire(self, slot: Slot) -> bool:
+        """Say whether the other worker can take over; since it must serve, both never leave at once."""
+        other = self._pair.other(slot)
+        return self._serves_wanted(slot) and self._serves_wanted(other) and other.trusted
+
+    async def _retire(self, slot: Slot, worker: Worker) -> None:
+        self._house.log.info("search worker replaced", extra={"pid": worker.pid})
+        self.recycled += 1
+        self._pair.promote(self._pair.other(slot))
+        slot.release()
+        self._pair.changed()
+        await worker.retire()
+
+
+def _last_leaf(group: ExceptionGroup[WorkerDied]) -> WorkerDied:
+    last = group.exceptions[-1]
+    return _last_leaf(last) if isinstance(last, ExceptionGroup) else last

@@ -5,6 +5,7 @@ no query, and neither delays reading a note. Nothing heavy is imported before it
 0.1 s after its start, while LanceDB and the model are still coming up on lanes of their own.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -28,13 +29,11 @@ from actors.messages import (
     SearcherWork,
     WarmUp,
 )
+from actors.priority import GENTLE_NICE, giving_way
 from actors.searcher.documents import DocumentLimits, read_lines, resolve_folder
 from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
 from actors.searcher.store import GenerationStore
 from actors.settings import RoomSetup
-
-GENTLE_NICE = 10
-CACHE_SHARE = 8  # of the memory limit: the part that LanceDB may use as cache for one generation
 
 
 class SearcherRoom:
@@ -54,7 +53,7 @@ class SearcherRoom:
             WarmUp: "warm",
         }
         self.pools = {"search": self._settings.threads}
-        self._store = GenerationStore(cache_bytes=self._settings.rss_bytes_max // CACHE_SHARE)
+        self._store = GenerationStore(cache_bytes=self._settings.cache_bytes_max)
         self._vectors = QueryVectors(self._open_embedder, at_once=self._embeddings_at_once())
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
@@ -105,15 +104,16 @@ class SearcherRoom:
     def _warm_up(self, *, gently: bool) -> None:
         """Load what takes seconds. A model that cannot be opened is no reason to stay cold: every reply will say so.
 
-        Gently means in a thread that gives way to others: whoever serves meanwhile needs the CPU more.
+        Gently means giving way to others: whoever serves meanwhile needs the CPU more.
         """
-        loading = threading.Thread(target=self._load_libraries, args=(gently,), name="load-libraries")
-        loading.start()
-        loading.join()
-        try:
-            self._vectors.warm_up()
-        except BulkheadError as error:
-            print(f"embedding model not opened: {error.message}", file=sys.stderr, flush=True)
+        with giving_way() if gently else contextlib.nullcontext():
+            loading = threading.Thread(target=self._load_libraries, args=(gently,), name="load-libraries")
+            loading.start()
+            loading.join()
+            try:
+                self._vectors.warm_up()
+            except BulkheadError as error:
+                print(f"embedding model not opened: {error.message}", file=sys.stderr, flush=True)
 
     def _load_libraries(self, gently: bool) -> None:
         if gently and sys.platform == "linux":  # elsewhere the nice value belongs to the whole process
