@@ -163,7 +163,7 @@ class Bridge:
 
     def _timeout_ms(self) -> int | None:
         now = time.monotonic()
-        due = [at for at in (self._leave_at, self._replay_until()) if at is not None]
+        due = [at for at in (self._leave_at, self._replay_until(), self._relay.next_expiry) if at is not None]
         if self._socket is None and self._relay.wants_connection:
             due.append(self._connect_at)
         if self._parent_fd is None and self._parent:
@@ -232,6 +232,7 @@ class Bridge:
 
     def _connect(self) -> None:
         """Take one step towards a connection, when one is wanted and it is time."""
+        self._relay.expire()
         now = time.monotonic()
         if (until := self._replay_until()) is not None and now >= until:
             self._lose()

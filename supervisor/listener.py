@@ -1,29 +1,36 @@
 """The doors: unix socket and stdio. One connection is one client, and only ever harms itself.
 
-Per connection: a bounded number of requests in flight (beyond it nothing more is read), a bounded outbox (a client
-that does not read is waited for, then closed), lines of bounded length. A client that vanishes has its requests
-cancelled; a write that was already handed over goes on and is found again under its request_id.
+Per connection: a bounded number of requests in flight, bounded in bytes too (beyond it nothing more is read); a
+bounded outbox (a client that does not read is waited for, then closed); lines of bounded length; and a turn of the
+loop after every few lines, so that a flood of tiny ones delays nobody. A client that vanishes has its requests
+cancelled; a write that was already handed over goes on and is found again under its request_id. Of all connections
+one process may hold a part only, and the last descriptors are kept for the daemon's own workers.
 """
 
+import itertools
 import logging
+import math
 import os
+import resource
 import socket
-import struct
-import sys
 import time
-from collections import deque
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import trio
 
-from actors.errors import BulkheadError, ShuttingDown
+from actors.errors import BulkheadError, Overloaded, ShuttingDown
 from supervisor import mcp
 from supervisor.config import ProtocolLimits
+from supervisor.in_flight import InFlight, Place
+from supervisor.outbox import Outbox
+from supervisor.peers import HangUp, Peer, peer_of
 from supervisor.routes import Routes, Scope, UnknownMethod
 from supervisor.rpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
-    Id,
     LineSplitter,
     Malformed,
     Request,
@@ -34,6 +41,16 @@ from supervisor.rpc import (
 )
 
 READ_BYTES = 256 * 1024
+# A client has the loop for so long at a time, whatever it sends; then it is everybody's turn. What is taken apart
+# between two looks at the clock is small enough to be a ms or two, were it newlines only.
+TURN_NS = 1_000_000
+SLICE_BYTES = 2 * 1024
+HANG_UP_LOOK_S = 0.05
+ACCEPT_PAUSE_S = 0.1
+ACCEPT_TOLD_S = 60.0
+REFUSED_RETRY_MS = 1000
+# Clients leave this share of the descriptors alone: an actor that restarts needs three for each worker.
+DESCRIPTORS_KEPT_SHARE, DESCRIPTORS_KEPT_MAX = 8, 32
 log = logging.getLogger("bulkhead.listener")
 
 
@@ -53,65 +70,17 @@ class Stream(Protocol):
         ...
 
 
-class Outbox:
-    """Answers on their way to one client, bounded in lines and bytes."""
-
-    def __init__(self, limits: ProtocolLimits) -> None:
-        self._limits = limits
-        self._lines: deque[bytes] = deque()
-        self._bytes = 0
-        self._changed = trio.Event()
-        self._closed = False
-
-    async def put(self, line: bytes) -> None:
-        """Queue a line, waiting for room; the writer's stall limit bounds the wait."""
-        while self._lines and not self._closed and not self._has_room(len(line)):
-            await self._wait()
-        self._lines.append(line)
-        self._bytes += len(line)
-        self._wake()
-
-    def _has_room(self, size: int) -> bool:
-        return len(self._lines) < self._limits.outbox_lines_max and self._bytes + size <= self._limits.outbox_bytes_max
-
-    async def take(self) -> bytes | None:
-        """Return the next chunk to write, several lines at once where they are short; None after `close`."""
-        while not self._lines:
-            if self._closed:
-                return None
-            await self._wait()
-        chunk = [self._lines.popleft()]
-        size = len(chunk[0])
-        while self._lines and size + len(self._lines[0]) <= READ_BYTES:
-            chunk.append(self._lines.popleft())
-            size += len(chunk[-1])
-        self._bytes -= size
-        self._wake()
-        return b"".join(chunk)
-
-    def close(self) -> None:
-        """Let the writer end once everything is written."""
-        self._closed = True
-        self._wake()
-
-    async def _wait(self) -> None:
-        await self._changed.wait()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
-
 class Connection:
     """One client."""
 
-    def __init__(self, stream: Stream, routes: Routes, limits: ProtocolLimits) -> None:
+    def __init__(self, stream: Stream, routes: Routes, limits: ProtocolLimits, *, number: int = 0) -> None:
         self._stream = stream
         self._routes = routes
         self._limits = limits
+        self._number = number
         self._outbox = Outbox(limits)
-        self._in_flight: dict[Id, trio.CancelScope] = {}
-        self._slots = trio.CapacityLimiter(limits.in_flight_max)
+        self._in_flight = InFlight(count_max=limits.in_flight_max, bytes_max=limits.in_flight_bytes_max)
+        self._hang_up = HangUp(stream)
         self._last_posted: trio.Event | None = None
         self.draining = False
 
@@ -123,12 +92,21 @@ class Connection:
                 async with trio.open_nursery() as requests:
                     await self._read(requests)
                     # Half-closed: a script that sent its lines and closed gets its answers before we leave.
+                    while len(self._in_flight):
+                        await self._unless_gone(self._in_flight.wait_left)
                 self._outbox.close()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client is gone; its requests were cancelled with the nursery
         finally:
             with trio.move_on_after(1, shield=True):
                 await self._stream.aclose()
+
+    async def _unless_gone(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait a moment for something while nothing is read; raise BrokenResourceError if the client hung up."""
+        with trio.move_on_after(HANG_UP_LOOK_S):
+            await wait()
+        if self._hang_up.happened():
+            raise trio.BrokenResourceError("the client hung up")
 
     async def _write(self, scope: trio.CancelScope) -> None:
         while (chunk := await self._outbox.take()) is not None:
@@ -142,8 +120,12 @@ class Connection:
     async def _read(self, nursery: trio.Nursery) -> None:
         splitter = LineSplitter(self._limits.line_bytes_max)
         while data := await self._stream.receive_some(READ_BYTES):
-            for line in splitter.feed(bytes(data)):
-                await self._receive(line, nursery)
+            turn_began_ns = time.monotonic_ns()
+            for start in range(0, len(data), SLICE_BYTES):
+                for line in splitter.feed(bytes(data[start : start + SLICE_BYTES])):
+                    await self._receive(line, nursery)
+                    turn_began_ns = await end_turn(turn_began_ns)
+                turn_began_ns = await end_turn(turn_began_ns)
 
     async def _receive(self, line: bytes | None, nursery: trio.Nursery) -> None:
         if line is None:
@@ -159,46 +141,40 @@ class Connection:
             text = f"id {request.id!r} is in use by a request that is still under way"
             await self._outbox.put(encode_error(None, INVALID_REQUEST, text))
         else:
-            await self._begin(request, nursery)
+            await self._begin(request, len(line), nursery)
 
     def _notice(self, request: Request) -> None:
         """Take a notification: a cancellation is obeyed, the others ask for nothing."""
         if request.method != "notifications/cancelled":
             return
         target = mcp.cancelled_id(request.params)
-        scope = self._in_flight.get(target) if target is not None else None
-        if scope is not None:
-            scope.cancel("the client cancelled it")
+        if target is not None:
+            self._in_flight.cancel(target, "the client cancelled it")
 
-    async def _begin(self, request: Request, nursery: trio.Nursery) -> None:
-        """Give a request its slot and its turn, and let it run beside the others."""
-        slot = object()
-        await self._slots.acquire_on_behalf_of(slot)
-        cancel = trio.CancelScope()
-        if request.id is not None:
-            self._in_flight[request.id] = cancel
-        scope = Scope(deadline_ns=time.monotonic_ns() + self._limits.deadline_ms * 1_000_000)
+    async def _begin(self, request: Request, size: int, nursery: trio.Nursery) -> None:
+        """Give a request its place and its turn, and let it run beside the others."""
+        while not self._in_flight.has_room(size):
+            await self._unless_gone(self._in_flight.wait_left)
+        place = self._in_flight.enter(request.id, size)
+        turn: trio.Event | None = None
+        posted: trio.Event | None = None
         if self._routes.is_ordered(mcp.native_method(request)):
             turn, self._last_posted = self._last_posted, trio.Event()
-            scope = Scope(deadline_ns=scope.deadline_ns, turn=turn, posted=self._last_posted)
-        nursery.start_soon(self._serve, request, scope, cancel, slot)
+            posted = self._last_posted
+        deadline_ns = time.monotonic_ns() + self._limits.deadline_ms * 1_000_000
+        scope = Scope(deadline_ns=deadline_ns, client=self._number, turn=turn, posted=posted)
+        nursery.start_soon(self._serve, request, scope, place)
 
-    async def _serve(self, request: Request, scope: Scope, cancel: trio.CancelScope, slot: object) -> None:
+    async def _serve(self, request: Request, scope: Scope, place: Place) -> None:
         try:
-            with cancel:
+            with place.scope:
                 line = await self._answer(request, scope)
-                # Until the answer is queued the id counts as in use; a cancellation that comes now is too late.
-                self._forget(request)
-                if request.id is not None:
+                self._in_flight.answered(place)
+                if request.id is not None and not place.scope.cancel_called:
                     await self._outbox.put(line)
         finally:
             scope.mark_posted()
-            self._forget(request)
-            self._slots.release_on_behalf_of(slot)
-
-    def _forget(self, request: Request) -> None:
-        if request.id is not None:
-            self._in_flight.pop(request.id, None)
+            self._in_flight.leave(place)
 
     async def _answer(self, request: Request, scope: Scope) -> bytes:
         request_id = request.id if request.id is not None else 0
@@ -244,32 +220,68 @@ class Listener:
         self._routes = routes
         self._limits = limits
         self._connections: set[Connection] = set()
+        self._by_process: Counter[int] = Counter()
+        self._numbers = itertools.count(1)
 
     async def serve_socket(self, listening: socket.socket) -> None:
         """Accept for ever. Out of descriptors means a pause, never a spin and never the end."""
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        doorman = Doorman(trio.SocketListener(trio.socket.from_stdlib_socket(listening)))
         async with trio.open_nursery() as nursery:
             while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    log.warning("accept failed", extra={"error": str(error)})
-                    await trio.sleep(0.1)
-                    continue
-                nursery.start_soon(self._serve_one, stream)
+                nursery.start_soon(self._serve_one, await doorman.accept())
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
-        if not is_own_user(stream.socket):
+        """Serve one client of the socket. Whatever goes wrong with it stays with it: the others share our nursery."""
+        try:
+            await self._admit(stream)
+        except Exception:
+            log.exception("connection failed")
+        finally:
+            stream.socket.close()
+
+    async def _admit(self, stream: trio.SocketStream) -> None:
+        peer = peer_of(stream.socket)
+        if peer is not None and peer.uid != os.getuid():
             log.warning("refused a client of another user")
             await stream.aclose()
-        elif len(self._connections) >= self._limits.clients_max:
-            await refuse(stream, f"{len(self._connections)} clients are connected, limit is {self._limits.clients_max}")
+        elif (full := self._full(stream, peer)) is not None:
+            await refuse(stream, full)
         else:
-            await self.serve(stream)
+            with self._counted(peer):
+                await self.serve(stream)
+
+    def _full(self, stream: trio.SocketStream, peer: Peer | None) -> str | None:
+        """Return why there is no room for this client, if there is none."""
+        if len(self._connections) >= self._limits.clients_max:
+            return (
+                f"{len(self._connections)} clients are connected, limit is {self._limits.clients_max} "
+                "(config: protocol.clients_max)"
+            )
+        if peer is not None and self._by_process[peer.pid] >= self._limits.clients_per_process_max and peer.pid:
+            return (
+                f"process {peer.pid} holds {self._by_process[peer.pid]} connections, limit is "
+                f"{self._limits.clients_per_process_max} (config: protocol.clients_per_process_max)"
+            )
+        if few_descriptors_left(stream.socket.fileno()):
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            return f"the daemon runs short of file descriptors, its limit is {limit} (ulimit -n)"
+        return None
+
+    @contextmanager
+    def _counted(self, peer: Peer | None) -> Iterator[None]:
+        """Count a connection for its process while it is served."""
+        pid = peer.pid if peer is not None else 0
+        self._by_process[pid] += 1
+        try:
+            yield
+        finally:
+            self._by_process[pid] -= 1
+            if not self._by_process[pid]:
+                del self._by_process[pid]
 
     async def serve(self, stream: Stream) -> None:
         """Serve one client on any stream until it leaves."""
-        connection = Connection(stream, self._routes, self._limits)
+        connection = Connection(stream, self._routes, self._limits, number=next(self._numbers))
         self._connections.add(connection)
         try:
             await connection.run()
@@ -282,21 +294,51 @@ class Listener:
             connection.draining = True
 
 
+class Doorman:
+    """Takes the next client; while none can be taken (no descriptors are left), pauses and says so now and then."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        self._failures = 0
+        self._told_at = -math.inf
+
+    async def accept(self) -> trio.SocketStream:
+        """Return the next client."""
+        while True:
+            try:
+                return await self._listener.accept()
+            except OSError as error:
+                self._note(error)
+                await trio.sleep(ACCEPT_PAUSE_S)
+
+    def _note(self, error: OSError) -> None:
+        self._failures += 1
+        if time.monotonic() - self._told_at > ACCEPT_TOLD_S:
+            self._told_at = time.monotonic()
+            log.warning("accept failed", extra={"error": str(error), "count": self._failures})
+
+
+def few_descriptors_left(newest: int) -> bool:
+    """Say whether the last descriptors begin; the system hands out the lowest free number, so the newest one tells."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    kept = min(limit // DESCRIPTORS_KEPT_SHARE, DESCRIPTORS_KEPT_MAX)
+    return limit != resource.RLIM_INFINITY and newest >= limit - kept
+
+
+async def end_turn(began_ns: int) -> int:
+    """Let the others run if our turn has lasted long enough; return when the turn that goes on began."""
+    if time.monotonic_ns() - began_ns < TURN_NS:
+        return began_ns
+    await trio.lowlevel.checkpoint()
+    return time.monotonic_ns()
+
+
 async def refuse(stream: trio.SocketStream, text: str) -> None:
-    """Tell a client why it is not served, and close."""
-    with trio.move_on_after(1):
-        await stream.send_all(encode_error(None, 1001, f"{text} (config: protocol.clients_max)"))
+    """Tell a client why it is not served, and close; it may have left already."""
+    with trio.move_on_after(1), suppress(trio.BrokenResourceError):
+        await stream.send_all(encode_failure(None, Overloaded(text, retry_after_ms=REFUSED_RETRY_MS)))
     with trio.move_on_after(1, shield=True):
         await stream.aclose()
-
-
-def is_own_user(peer: trio.socket.SocketType) -> bool:
-    """Say whether the peer of a unix socket is our user; where the system cannot tell, the folder's mode must do."""
-    if sys.platform != "linux":
-        return True
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    _, uid, _ = struct.unpack("iII", credentials)
-    return bool(uid == os.getuid())
 
 
 class StdioStream:

@@ -3,6 +3,7 @@
 Owns the ledger of requests that wait for an answer, the queue of lines that the daemon has not been given yet, and
 what must be said again to a new daemon (`hello`, `initialize`). Promises that every request gets exactly one
 answer, from the daemon or from here, and that a line is never handed to two daemons once it was handed over whole.
+A deadline begins when the client's line comes in, daemon or not: what waited here has less time left over there.
 
 Lines that are not a request (broken UTF-8, invalid JSON, a batch) are the daemon's to judge: they are passed on and
 counted, because their answers have no id. Only a line over the limit is answered here, it is never held whole.
@@ -11,7 +12,9 @@ Standard library only: the bridge imports this.
 
 import enum
 import json
+import time
 from collections import deque
+from collections.abc import Callable
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
 ANSWER_BYTES_MAX = 4 * LINE_BYTES_MAX
@@ -19,6 +22,10 @@ QUEUED_LINES_MAX = 64
 BUFFER_BYTES_MAX = 8 * 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 CANCELLED_KEPT = 1024
+# What the daemon gives a request that does not say how long it may take (config: protocol.deadline_ms).
+DEADLINE_S = 10.0
+# A wait that is worth telling the daemon of.
+WAITED_S = 0.05
 
 INVALID_REQUEST = -32600
 ACTOR_DIED = 1002
@@ -49,10 +56,12 @@ class Kind(enum.Enum):
 class Line:
     """One line of the client's: its bytes with the newline, and what can be read from it without judging it."""
 
-    __slots__ = ("cancels", "data", "key", "kind", "method")
+    __slots__ = ("came_at", "cancels", "data", "deadline_s", "key", "kind", "method")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, came_at: float = 0.0) -> None:
         self.data = data + b"\n"
+        self.came_at = came_at
+        self.deadline_s = DEADLINE_S
         self.kind = Kind.OTHER
         self.key: str | None = None
         self.method: str | None = None
@@ -65,15 +74,38 @@ class Line:
         method = content.get("method")
         if isinstance(method, str):
             self.method = method
+        params = content.get("params")
+        if isinstance(params, dict) and isinstance(wanted := params.get("deadline_ms"), int) and wanted > 0:
+            self.deadline_s = wanted / 1000
         if "id" in content:
             # Whatever else is wrong with it, the daemon answers with the id, if that is one.
             self.key = _key(content["id"])
             self.kind = Kind.OTHER if self.key is None else Kind.REQUEST
         elif self.method and content.get("jsonrpc") == "2.0":
             self.kind = Kind.NOTIFICATION
-            params = content.get("params")
             if method == "notifications/cancelled" and isinstance(params, dict):
                 self.cancels = _key(params.get("requestId"))
+
+    @property
+    def expires_at(self) -> float | None:
+        """Return when nobody waits for its answer any more; None for what gets none."""
+        return None if self.kind is Kind.NOTIFICATION else self.came_at + self.deadline_s
+
+    def age(self, now: float) -> None:
+        """Tell the daemon how much time is left of a native request that waited here."""
+        waited_s = now - self.came_at
+        if waited_s < WAITED_S or self.kind is not Kind.REQUEST or "." not in (self.method or ""):
+            return
+        self.came_at, self.deadline_s = now, max(0.001, self.deadline_s - waited_s)
+        content = json.loads(self.data)
+        params = content.get("params", {})
+        if not isinstance(params, dict):
+            return
+        content["params"] = {**params, "deadline_ms": max(1, int(self.deadline_s * 1000))}
+        try:
+            self.data = json.dumps(content, allow_nan=False).encode() + b"\n"
+        except ValueError:
+            return  # a number that JSON does not have: the daemon refuses the line as it is
 
 
 class LineSplitter:
@@ -202,7 +234,8 @@ class Introduction:
 class Relay:
     """The bridge between one client and whichever daemon there is. Feed it what happens; send what it holds ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.state = State.CONNECTING
         self.to_client = bytearray()
         self._from_client = LineSplitter(LINE_BYTES_MAX)
@@ -240,6 +273,26 @@ class Relay:
         """Return whether nothing is left to be passed on and no answer is awaited."""
         return not (self._queue or self.to_client or self._ledger.open)
 
+    @property
+    def next_expiry(self) -> float | None:
+        """Return when the first deadline of what waits here passes, as the clock has it."""
+        return min((at for line in self._queue if (at := line.expires_at) is not None), default=None)
+
+    def expire(self) -> None:
+        """Answer what waited here for longer than its client wants to wait."""
+        now = self._clock()
+        for line in [each for each in self._queue if (at := each.expires_at) is not None and at <= now]:
+            if line is self._begun():
+                continue
+            self._drop(line)
+            self._answer(
+                line.key or "null",
+                DEADLINE_EXCEEDED,
+                "the deadline passed before a daemon was there to take the request",
+                outcome="not_executed",
+                hint=None,
+            )
+
     # ------------------------------------------------------------ the client's side
 
     def client_said(self, data: bytes) -> None:
@@ -264,6 +317,10 @@ class Relay:
         lines, self._again_keys = self._introduction.again()
         self._again = b"".join(lines)
         self._sent = 0
+        for line in self._queue:
+            self._queue_bytes -= len(line.data)
+            line.age(self._clock())
+            self._queue_bytes += len(line.data)
         self.state = State.REPLAYING if self._again_keys else State.OPEN
 
     def next_chunk(self) -> memoryview:
@@ -336,7 +393,7 @@ class Relay:
             message = f"request refused: the line is over {LINE_BYTES_MAX} bytes, the limit of the protocol"
             self._answer("null", INVALID_REQUEST, message, outcome="not_executed", hint=None, retryable=False)
             return
-        line = Line(data)
+        line = Line(data, self._clock())
         if line.cancels is not None and self._cancel_queued(line.cancels):
             return
         if self.state is State.IDLE:
@@ -356,12 +413,18 @@ class Relay:
 
     def _cancel_queued(self, key: str) -> bool:
         """Remove a request that the daemon was not given yet; it gets no answer, as the protocol wants it."""
-        begun = self._queue[0] if self.state is State.OPEN and self._sent else None
-        found = [line for line in self._queue if line.key == key and line is not begun]
+        found = [line for line in self._queue if line.key == key and line is not self._begun()]
         for line in found:
-            self._queue.remove(line)
-            self._queue_bytes -= len(line.data)
+            self._drop(line)
         return bool(found)
+
+    def _begun(self) -> Line | None:
+        """Return the line that the daemon has been given in part."""
+        return self._queue[0] if self.state is State.OPEN and self._sent else None
+
+    def _drop(self, line: Line) -> None:
+        self._queue.remove(line)
+        self._queue_bytes -= len(line.data)
 
     def _join(self) -> bytes:
         """Join the next lines, so that many small ones are one system call."""

@@ -443,3 +443,72 @@ def test_a_daemon_that_dies_during_the_introduction_loses_no_request(bridge: Rel
     bridge.daemon_said(answer(said[0]["id"]) + answer(said[1]["id"]))
     assert given(bridge) == request(2)
     assert told(bridge) == []
+
+
+# ---------------------------------------------------------------- deadlines of what waits here
+
+
+class Clock:
+    """Seconds that the test sets."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Return them."""
+        return self.now
+
+
+def test_what_waits_for_a_daemon_longer_than_its_deadline_is_answered_here() -> None:
+    clock = Clock()
+    bridge = Relay(clock)
+    bridge.client_said(request(1, deadline_ms=2000) + request(2) + notification("notifications/x"))
+    assert bridge.next_expiry == 102.0
+    clock.now = 101.9
+    bridge.expire()
+    assert told(bridge) == []
+    clock.now = 102.0
+    bridge.expire()
+    (late,) = told(bridge)
+    assert late["id"] == 1 and late["error"]["code"] == relay.DEADLINE_EXCEEDED
+    assert late["error"]["data"]["outcome"] == "not_executed" and late["error"]["data"]["retryable"]
+    assert bridge.next_expiry == 100.0 + relay.DEADLINE_S
+    bridge.connected()
+    assert [json.loads(line).get("id") for line in given(bridge).splitlines()] == [2, None]
+
+
+def test_the_daemon_is_told_how_much_time_is_left() -> None:
+    clock = Clock()
+    bridge = Relay(clock)
+    bridge.client_said(request(1, deadline_ms=2000) + request(2, "initialize") + request(3))
+    clock.now = 101.5
+    bridge.connected()
+    first, second, third = (json.loads(line) for line in given(bridge).splitlines())
+    assert first["params"]["deadline_ms"] == 500
+    assert second["params"] == {}, "only native methods have a deadline of their own"
+    assert third["params"]["deadline_ms"] == int(relay.DEADLINE_S * 1000) - 1500
+
+
+def test_what_did_not_wait_is_passed_on_as_it_is() -> None:
+    line = b'{"jsonrpc":"2.0",  "id":1,"method":"system.health","params":{"a":1e400}}\n'
+    clock = Clock()
+    bridge = Relay(clock)
+    bridge.client_said(line)
+    bridge.connected()
+    assert given(bridge) == line
+    bridge.lost()
+    bridge.client_said(line)
+    clock.now += 5
+    bridge.connected()
+    assert given(bridge) == line, "a number that JSON cannot say again is left to the daemon"
+
+
+def test_a_line_that_was_begun_does_not_expire() -> None:
+    clock = Clock()
+    bridge = Relay(clock)
+    bridge.connected()
+    bridge.client_said(request(1, deadline_ms=1000) + request(2, deadline_ms=1000))
+    bridge.daemon_took(5)
+    clock.now += 2
+    bridge.expire()
+    assert [each["id"] for each in told(bridge)] == [2]
+    assert given(bridge).endswith(request(1, deadline_ms=1000)[5:])
