@@ -149,6 +149,7 @@ class Health:
         return {
             "actors": self._supervisor.statuses(),
             "loop_lag_ms": self._loop.lag(),
+            "loop_lag": self._loop.histogram(),
             "logs": logs.statistics(),
             "searcher": self.searcher.notice,
             "transitions": [

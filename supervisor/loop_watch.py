@@ -7,6 +7,7 @@
   stacks to stderr and ends the process with status 1 when it fires, a second after the thread would have.
 """
 
+import bisect
 import contextlib
 import faulthandler
 import io
@@ -39,6 +40,17 @@ class LoopLag(msgspec.Struct, frozen=True, kw_only=True):
     max: float
 
 
+# Upper bounds of the classes of lag, in ms; one more class is open.
+LAG_BOUNDS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000)
+
+
+class LagHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the loop was how late since the start: `counts` has one number per bound and one for what is above."""
+
+    bounds_ms: tuple[float, ...]
+    counts: list[int]
+
+
 class LoopWatch:
     """The heart beat and its watchers."""
 
@@ -49,6 +61,7 @@ class LoopWatch:
         self._dead_s = dead_ms / 1000
         self._lags: deque[float] = deque(maxlen=LAGS_KEPT)
         self._max_ms = 0.0
+        self._counts = [0] * (len(LAG_BOUNDS_MS) + 1)
         self._beat_at = time.monotonic()
         self._warned_at = 0.0
         self._stopped = threading.Event()
@@ -76,6 +89,7 @@ class LoopWatch:
     def _note(self, lag_ms: float) -> None:
         self._lags.append(lag_ms)
         self._max_ms = max(self._max_ms, lag_ms)
+        self._counts[bisect.bisect_left(LAG_BOUNDS_MS, lag_ms)] += 1
 
     def lag(self) -> LoopLag:
         """Return the lag so far."""
@@ -85,6 +99,10 @@ class LoopWatch:
             p99=round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 2),
             max=round(self._max_ms, 2),
         )
+
+    def histogram(self) -> LagHistogram:
+        """Return all lags since the start, by class: what several daemons measured can be added up."""
+        return LagHistogram(bounds_ms=LAG_BOUNDS_MS, counts=list(self._counts))
 
     def watched(self) -> bool:
         """Say whether the watching thread lives."""

@@ -25,6 +25,7 @@ from actors.generation_builder.faults import storage_errors
 from actors.generation_builder.index_lock import IndexLock
 from actors.generation_builder.scan import Scan, ScanLimits, scan_sources
 from actors.generation_builder.scan_report import FileRetries, report
+from actors.lance_import import leave_out_catalogues
 from actors.messages import (
     AbandonBuild,
     BeginBuild,
@@ -232,4 +233,5 @@ class GenerationBuilderRoom:
 
 
 if __name__ == "__main__":
+    leave_out_catalogues()
     serve(GenerationBuilderRoom)

@@ -16,6 +16,7 @@ import msgspec
 from actors.child import CallContext, serve
 from actors.errors import BulkheadError
 from actors.frames import Setup
+from actors.lance_import import leave_out_catalogues
 from actors.messages import (
     Done,
     DropGeneration,
@@ -160,4 +161,5 @@ class SearcherRoom:
 
 
 if __name__ == "__main__":
+    leave_out_catalogues()
     serve(SearcherRoom)
