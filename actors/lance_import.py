@@ -18,7 +18,9 @@ LEFT_OUT = frozenset({"lance_namespace", "lance_namespace_urllib3_client"})
 class _Placeholder(types.ModuleType):
     """A module that has every name: an empty class, or an exception where the name says so."""
 
-    __path__: MutableSequence[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: MutableSequence[str] = []
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

@@ -3,16 +3,46 @@
 One transaction with fsync costs the disk the same for one event as for sixty-four. While a batch is being
 committed, the next one gathers in the mailbox; so a lone client pays no waiting time and many clients share one
 fsync. Nothing is acknowledged before COMMIT has returned in the worker.
+
+How far the transcript has been acknowledged is remembered for the life of the daemon and given to each new worker: a
+segment that ends before that has lost its tail, whatever else it looks like.
 """
+
+import contextlib
 
 import msgspec
 
 from actors.actor import House, StorageActor
 from actors.errors import BulkheadError, ErrorInfo, from_info
-from actors.mailbox import Envelope
-from actors.messages import AppendBatch, AppendEvents, AppendOutcome, BatchResult, Message
-from actors.settings import TranscriptAppenderSettings
+from actors.mailbox import Envelope, deadline_after
+from actors.messages import (
+    AppendBatch,
+    AppendEvents,
+    AppendOutcome,
+    AppendResult,
+    BatchResult,
+    Message,
+    RestoreTruth,
+    Row,
+    Statistics,
+    TranscriptStatus,
+)
+from actors.settings import RoomSetup, TranscriptAppenderSettings
 from actors.worker import WorkerSpec
+
+STATUS_S = 5.0
+
+
+class Acknowledged:
+    """The highest seq that was acknowledged; it outlives the incarnations."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+
+    def note(self, result: AppendResult) -> None:
+        """Take note of an answer that is about to be given."""
+        if result.results:
+            self.seq = max(self.seq, result.results[-1].seq)
 
 
 def tray_of(message: Message) -> str:
@@ -23,9 +53,34 @@ def tray_of(message: Message) -> str:
 class TranscriptAppender(StorageActor):
     """One incarnation of transcript_appender."""
 
-    def __init__(self, house: House, spec: WorkerSpec, limits: TranscriptAppenderSettings) -> None:
-        super().__init__(house, spec)
+    def __init__(
+        self, house: House, spec: WorkerSpec, limits: TranscriptAppenderSettings, acknowledged: Acknowledged
+    ) -> None:
+        super().__init__(house, knowing(spec, acknowledged.seq))
         self._limits = limits
+        self._acknowledged = acknowledged
+
+    async def beat(self) -> None:
+        """Say in public which segments are damaged."""
+        self._limit(self.worker.info.get("degraded"))
+
+    async def relay(self, envelope: Envelope) -> None:
+        """Pass an envelope to the worker, and its answer back."""
+        if isinstance(envelope.message, RestoreTruth):
+            await self._restore(envelope, envelope.message)
+        else:
+            await super().relay(envelope)
+
+    async def _restore(self, envelope: Envelope, message: RestoreTruth) -> None:
+        """Have a segment restored, and say in public what is still damaged before that is answered."""
+        answer = await self.work(message, Row, deadline_ns=envelope.deadline_ns)
+        with contextlib.suppress(BulkheadError):  # the restore is done all the same; the next start says it
+            status = await self.work(TranscriptStatus(), Statistics, deadline_ns=deadline_after(STATUS_S))
+            self._limit(status.values.get("degraded"))
+        self.house.mailbox.finish(envelope, answer)
+
+    def _limit(self, reason: object) -> None:
+        self.house.degraded(None if reason is None else str(reason))
 
     async def serve_writes(self) -> None:
         """Commit what waits, as one transaction, again and again."""
@@ -70,11 +125,19 @@ class TranscriptAppender(StorageActor):
 
     def _answer(self, envelope: Envelope, outcome: AppendOutcome) -> None:
         if outcome.result is not None:
+            self._acknowledged.note(outcome.result)
             self.house.mailbox.finish(envelope, outcome.result)
         else:
             assert outcome.error is not None
             info = msgspec.msgpack.decode(outcome.error, type=ErrorInfo)
             self.house.mailbox.refuse(envelope, from_info(info))
+
+
+def knowing(spec: WorkerSpec, acknowledged: int) -> WorkerSpec:
+    """Return the specification of a worker that knows what was acknowledged."""
+    setup = msgspec.msgpack.decode(spec.settings, type=RoomSetup)
+    settings = msgspec.msgpack.encode(msgspec.structs.replace(setup, acknowledged=acknowledged))
+    return msgspec.structs.replace(spec, settings=msgspec.Raw(settings))
 
 
 def _rows(envelope: Envelope) -> int:

@@ -35,8 +35,13 @@ def prepare(message: AppendEvents, limits: TranscriptAppenderSettings) -> list[P
 def source_key(tenant: str, event: Prepared) -> bytes:
     """Return what two events have in common when one is the other sent twice: tenant, source, actor and content."""
     draft = event.draft
-    digest = hashlib.sha256(event.content_hash)
-    for part in (tenant, draft.session_id, draft.channel, draft.project, draft.actor):
+    return key_of_source(event.content_hash, tenant, draft.session_id, draft.channel, draft.project, draft.actor)
+
+
+def key_of_source(content_hash: bytes, *source: str | None) -> bytes:
+    """Return the key of a content from (tenant, session_id, channel, project, actor)."""
+    digest = hashlib.sha256(content_hash)
+    for part in source:
         encoded = b"" if part is None else part.encode()
         digest.update(b"-" if part is None else b"%d:" % len(encoded))
         digest.update(encoded)

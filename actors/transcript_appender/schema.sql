@@ -1,16 +1,20 @@
 -- The transcript: what was said and done, immutable, in the order of arrival.
+--
+-- A file with another schema than this one is taken for damaged (comments and spaces don't count): what changes more
+-- than those needs a new user_version.
 
 PRAGMA application_id = 0x62685452; -- "bhTR"
 PRAGMA user_version = 1;
 
--- identity: uuid of the data directory; clock: the last time that was given to an event without one (µs).
+-- identity: uuid of the data directory; clock: the last time that was given to an event without one (µs); first_seq:
+-- where this segment begins (absent: 1); restored: it took the place of a damaged one.
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- seq counts from 1 without gaps. What filters look at stands before the content, so that a filter reads one page
--- of a row and not the overflow pages of a long one. ts is µs UTC; tags and meta are JSON.
+-- seq counts from first_seq without gaps. What filters look at stands before the content, so that a filter reads one
+-- page of a row and not the overflow pages of a long one. ts is µs UTC; tags and meta are JSON.
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY,
     event_id TEXT NOT NULL UNIQUE,

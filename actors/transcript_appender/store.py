@@ -1,5 +1,6 @@
 """Events on disk: the kind of file, and one function a statement. Times are µs since the epoch, UTC."""
 
+import hashlib
 import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,8 +12,12 @@ from actors.sql.database import FileKind, read_schema
 from actors.sql.rows import encode_row, raw_json, rfc3339
 from actors.transcript_appender.drafts import Prepared
 
-FILE_NAME = "00000001.db"
-_COLUMNS = (
+# Names in the table `meta`: the last time that was given; the first seq of the segment (absent: 1); whether the file
+# was put in the place of a damaged one.
+CLOCK = "clock"
+FIRST_SEQ = "first_seq"
+RESTORED = "restored"
+COLUMNS = (
     "seq, event_id, tenant, session_id, ts, kind, actor, scope, channel, project, trace_id, request_id,"
     " content_hash, tags, meta, content"
 )
@@ -60,6 +65,16 @@ class EventRow(NamedTuple):
     content: str
 
 
+def is_intact(event: EventRow) -> bool:
+    """Say whether the content is still what its hash was made of: SQLite's own checks don't look at the bits of it."""
+    return is_content_of(event.content, event.content_hash)
+
+
+def is_content_of(content: str, content_hash: bytes) -> bool:
+    """Say whether a hash was made of this content."""
+    return hashlib.sha256(content.encode()).digest() == content_hash
+
+
 def last_seq(connection: sqlite3.Connection) -> int:
     """Return the seq of the newest event, 0 when there is none."""
     (seq,) = connection.execute("SELECT max(seq) FROM events").fetchone()
@@ -81,7 +96,7 @@ def insert_event(
     draft = event.draft
     connection.execute(
         f"""
-        INSERT INTO events ({_COLUMNS})
+        INSERT INTO events ({COLUMNS})
         VALUES (:seq, :event_id, :tenant, :session_id, :ts, :kind, :actor, :scope, :channel, :project, :trace_id,
                 :request_id, :content_hash, :tags, :meta, :content)
         """,
@@ -106,6 +121,52 @@ def insert_event(
     )
 
 
+def copy_event(connection: sqlite3.Connection, event: EventRow) -> None:
+    """Add an event as it stands in another segment, with its request; one that is there already stays as it is."""
+    names = ", ".join(f":{name}" for name in EventRow._fields)
+    connection.execute(f"INSERT OR IGNORE INTO events ({COLUMNS}) VALUES ({names})", event._asdict())
+    if event.request_id is not None:
+        remember_request(connection, event.tenant, event.request_id, event.seq)
+
+
+def copy_request(connection: sqlite3.Connection, tenant: str, request_id: str, seq: int) -> None:
+    """Note a request as it stands in another segment, when the event that it led to is here and of the same tenant."""
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO requests (tenant, request_id, seq)
+        SELECT :tenant, :request_id, seq FROM events WHERE seq = :seq AND tenant = :tenant
+        """,
+        {"tenant": tenant, "request_id": request_id, "seq": seq},
+    )
+
+
+def count_events(connection: sqlite3.Connection) -> int:
+    """Return how many events there are, by counting them."""
+    (count,) = connection.execute("SELECT count(*) FROM events").fetchone()
+    return int(count)
+
+
+def find_holes(connection: sqlite3.Connection, first: int, last: int, holes_max: int) -> list[tuple[int, int]]:
+    """Return the ranges (first, last) of seqs that have no event; beyond `holes_max` the last one takes the rest."""
+    rows = connection.execute(
+        """
+        SELECT seq + 1, following - 1
+        FROM (SELECT seq, lead(seq, 1, :after) OVER (ORDER BY seq) AS following FROM events)
+        WHERE following > seq + 1
+        ORDER BY seq
+        LIMIT :limit
+        """,
+        {"after": last + 1, "limit": holes_max},
+    )
+    holes = [(int(one), int(other)) for one, other in rows]
+    (lowest,) = connection.execute("SELECT coalesce(min(seq), :after) FROM events", {"after": last + 1}).fetchone()
+    if lowest > first:
+        holes.insert(0, (first, lowest - 1))
+    if len(holes) >= holes_max:
+        holes = [*holes[: holes_max - 1], (holes[holes_max - 1][0], last)]
+    return holes
+
+
 def place_by_event_id(connection: sqlite3.Connection, event_id: str) -> Place | None:
     """Return where the event with this id stands, in whichever tenant."""
     row = connection.execute(
@@ -125,6 +186,21 @@ def place_by_request(connection: sqlite3.Connection, tenant: str, request_id: st
         """,
         {"tenant": tenant, "request_id": request_id},
     ).fetchone()
+    return None if row is None else Place(*row)
+
+
+def seq_of_request(connection: sqlite3.Connection, tenant: str, request_id: str) -> int | None:
+    """Return the seq that was noted for a request, which may be of an event in an earlier segment."""
+    row = connection.execute(
+        "SELECT seq FROM requests WHERE tenant = :tenant AND request_id = :request_id",
+        {"tenant": tenant, "request_id": request_id},
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def place_at(connection: sqlite3.Connection, seq: int) -> Place | None:
+    """Return the event with this seq."""
+    row = connection.execute("SELECT seq, event_id, tenant FROM events WHERE seq = :seq", {"seq": seq}).fetchone()
     return None if row is None else Place(*row)
 
 
@@ -178,7 +254,7 @@ def forget_recent(connection: sqlite3.Connection, seen_before: int, rows_max: in
 def get_event(connection: sqlite3.Connection, tenant: str, event_id: str) -> EventRow | None:
     """Return an event of a tenant."""
     row = connection.execute(
-        f"SELECT {_COLUMNS} FROM events WHERE event_id = :event_id AND tenant = :tenant",
+        f"SELECT {COLUMNS} FROM events WHERE event_id = :event_id AND tenant = :tenant",
         {"event_id": event_id, "tenant": tenant},
     ).fetchone()
     return None if row is None else EventRow(*row)
@@ -190,7 +266,7 @@ def session_after(
     """Yield the events of a session with seq > after_seq, ascending."""
     rows = connection.execute(
         f"""
-        SELECT {_COLUMNS}
+        SELECT {COLUMNS}
         FROM events
         WHERE tenant = :tenant AND session_id = :session_id AND seq > :after_seq
         ORDER BY seq
@@ -207,7 +283,7 @@ def session_before(
     """Yield the events of a session with seq < before_seq, descending."""
     rows = connection.execute(
         f"""
-        SELECT {_COLUMNS}
+        SELECT {COLUMNS}
         FROM events
         WHERE tenant = :tenant AND session_id = :session_id AND seq < :before_seq
         ORDER BY seq DESC
@@ -221,7 +297,7 @@ def session_before(
 def events_between(connection: sqlite3.Connection, after: int, until: int, limit: int) -> Iterator[EventRow]:
     """Yield the events with after < seq <= until, ascending, of all tenants."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM events WHERE seq > :after AND seq <= :until ORDER BY seq LIMIT :limit",
+        f"SELECT {COLUMNS} FROM events WHERE seq > :after AND seq <= :until ORDER BY seq LIMIT :limit",
         {"after": after, "until": until, "limit": limit},
     )
     return (EventRow(*row) for row in rows)
@@ -229,7 +305,7 @@ def events_between(connection: sqlite3.Connection, after: int, until: int, limit
 
 def event_at(connection: sqlite3.Connection, seq: int) -> EventRow | None:
     """Return the event with this seq."""
-    row = connection.execute(f"SELECT {_COLUMNS} FROM events WHERE seq = :seq", {"seq": seq}).fetchone()
+    row = connection.execute(f"SELECT {COLUMNS} FROM events WHERE seq = :seq", {"seq": seq}).fetchone()
     return None if row is None else EventRow(*row)
 
 

@@ -2,49 +2,56 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from sqlite3 import Connection
 
 import msgspec
 
-from actors.child import CallContext, serve
-from actors.errors import BulkheadError, InvalidParams, NotFound, Quarantined
+from actors.child import CallContext, StoreLost, serve
+from actors.errors import BulkheadError, StoreBroken
 from actors.frames import Setup
+from actors.gaps import encode_gaps
 from actors.messages import (
     AppendBatch,
     AppendEvents,
     AppendOutcome,
     AppendResult,
     BatchResult,
-    EventPage,
     GetEvent,
     Message,
     PageEvents,
-    Row,
-    Rows,
+    RestoreTruth,
     SearchEvents,
     SessionHistory,
-    SessionPage,
     SessionsSince,
     Statistics,
     TranscriptAppenderMessage,
     TranscriptStatus,
 )
 from actors.settings import RoomSetup
-from actors.sql.database import Call
+from actors.sql import swap
+from actors.sql.database import Call, map_os_error, prepare_directory
 from actors.sql.keywords import KeywordSource
-from actors.sql.rows import page, rows_limit
-from actors.sql.truth_room import TruthRoom
-from actors.transcript_appender import sessions, store
+from actors.sql.truth_room import Facts, TruthRoom
+from actors.transcript_appender import store
 from actors.transcript_appender.appending import Appender
-from actors.transcript_appender.search import EventSource, search_events
+from actors.transcript_appender.catalogue import Book, segment_name
+from actors.transcript_appender.examine import is_damage, is_undecodable, suspicion_of
+from actors.transcript_appender.reading import Reading
+from actors.transcript_appender.restoring import restore
+from actors.transcript_appender.salvage import Salvage
+from actors.transcript_appender.search import EventSource, SegmentedIndex, search_events
+from actors.transcript_appender.segments import Segments
+from actors.transcript_appender.shelf import Shelf
 
-_TAIL_ROWS = 1000
 _PRUNE_ROWS = 256
-_SEQ_MAX = 2**63 - 1
+# How long the copying of what is left of a damaged segment may hold up the start.
+_SALVAGE_START_S = 0.15
+_REPAIR = "repair"
 
 
 class TranscriptRoom(TruthRoom):
-    """The store of the transcript, on its two lanes."""
+    """The store of the transcript. The lane `repair` copies damaged segments, and puts good ones in their place."""
 
     work: object = TranscriptAppenderMessage
     lanes: Mapping[type[Message], str] = {
@@ -56,34 +63,114 @@ class TranscriptRoom(TruthRoom):
         PageEvents: "read",
         SessionsSince: "read",
         TranscriptStatus: "read",
+        RestoreTruth: _REPAIR,
     }
 
     def __init__(self, setup: RoomSetup) -> None:
         limits = setup.transcript_appender
+        kind = store.file_kind(limits)
+        self._book = Book(Path(setup.directory))
+        self._salvage = Salvage(self._book, kind)
+        self._written = Shelf(self._book, self._salvage, kind, raw=True)
+        self._read = Shelf(self._book, self._salvage, kind)
+        self.segments = Reading(self._book, self._salvage, self._read, self.reader)
+        self._appender = Appender(limits, _now_us, self._written)
         super().__init__(
             setup,
-            file_name=store.FILE_NAME,
-            kind=store.file_kind(limits),
+            file_name=segment_name(1),
+            kind=kind,
             wal_bytes_max=limits.wal_bytes_max,
             slice_rows=limits.index_slice_rows,
         )
-        self._appender = Appender(limits, lambda: time.time_ns() // 1000)
 
     def keyword_source(self) -> KeywordSource:
         """Return the events."""
-        return EventSource(self.reader)
+        return EventSource(self.segments)
+
+    # ------------------------------------------------------------ opening
+
+    def open(self, lane: str) -> Facts:
+        """Open the connections of a lane; `write` comes first and decides which segment is written to."""
+        if lane != _REPAIR:
+            return super().open(lane)
+        self._salvage.begin(_SALVAGE_START_S)
+        return {"degraded": self._limitation()}
+
+    def _prepare_files(self) -> bool:
+        """Find or make the segment to write to. It has been looked at then."""
+        folder = self.path.parent
+        try:
+            prepare_directory(folder)
+            swap.finish(folder)
+            swap.clean(folder)
+            segments = Segments(
+                self._book,
+                self.kind,
+                identity=self.setup.identity,
+                acknowledged=self.setup.acknowledged,
+                now_us=_now_us,
+            )
+            self.path = self._book.path_of(segments.open())
+        except OSError as error:
+            raise map_os_error(error, "opening the transcript failed") from error
+        self.index = SegmentedIndex(folder, self.path, self.segments, self._book)
+        return True
 
     def prepare(self, connection: Connection) -> int:
-        """Check that the tail has no gap, and read the clock."""
-        last = store.last_seq(connection)
-        present = store.count_last(connection, _TAIL_ROWS)
-        if present != min(last, _TAIL_ROWS):
-            raise Quarantined(
-                f"transcript {str(self.path)!r} has {present} of its last {min(last, _TAIL_ROWS)} events",
-                hint="the file is kept as it is; restore it from a backup",
-            )
+        """Read the clock, and return the last seq that was given out."""
         self._appender.load(connection)
-        return last
+        last = store.last_seq(connection) or self._book.catalogue.active.first_seq - 1
+        return max(last, self._book.catalogue.floor)
+
+    def _limitation(self) -> str | None:
+        """Return in one line what is damaged, None when nothing is."""
+        damaged = self._book.catalogue.damaged()
+        return "; ".join(f"segment {each.name} is sealed as damaged: {each.reason}" for each in damaged) or None
+
+    # ------------------------------------------------------------ calls
+
+    def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
+        """Do a call on its lane; damage that it meets is looked into by the next process."""
+        if isinstance(message, RestoreTruth):
+            return restore(self._book, self._salvage, message, call)
+        shelf = self._written if self.lanes[type(message)] == "write" else self._read
+        try:
+            with shelf.during(call, f"{type(message).__name__} failed"):
+                return super().handle(message, call)
+        except (StoreLost, StoreBroken) as error:
+            if (undecodable := self._suspect(error, type(message).__name__)) is not None:
+                raise undecodable from error
+            raise
+
+    def idle(self, lane: str) -> bool:
+        """Do a slice of upkeep, of indexing, or of copying what is left of a damaged segment."""
+        if lane == _REPAIR:
+            return self._salvage.tend()
+        try:
+            return super().idle(lane)
+        except StoreLost as lost:
+            self._suspect(lost, "upkeep")
+            raise
+
+    def interrupt(self, lane: str) -> None:
+        """Stop the running statement of a lane; a restore looks at its deadline itself."""
+        if lane != _REPAIR:
+            super().interrupt(lane)
+
+    def _suspect(self, error: StoreLost | StoreBroken, what: str) -> StoreLost | None:
+        """Leave word about damage that was met; who met it in an earlier segment has done so already.
+
+        A cell that is no text would fail every time: for that one the StoreLost is returned with which the process
+        leaves, so that the next one finds it and seals the segment.
+        """
+        cause = error.__cause__
+        if cause is None or not is_damage(cause):
+            return None
+        if self._book.catalogue.suspicion is None:
+            self._book.suspect(suspicion_of(self._book.catalogue.active.number, cause))
+        if is_undecodable(cause):
+            return StoreLost(StoreBroken(f"{what} failed: a cell holds no text", outcome="not_executed"))
+        return None
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Append."""
@@ -99,12 +186,12 @@ class TranscriptRoom(TruthRoom):
         """Look something up."""
         match message:
             case GetEvent():
-                return _get_event(connection, message)
+                return self.segments.get_event(message)
             case SessionHistory():
-                return _history(connection, message)
+                return self.segments.history(message)
             case SearchEvents():
                 return search_events(
-                    connection,
+                    self.segments,
                     self.index,
                     message,
                     until=self.answer_by(call),
@@ -112,28 +199,37 @@ class TranscriptRoom(TruthRoom):
                     snippet_chars_max=self.setup.searcher.snippet_chars_max,
                 )
             case PageEvents():
-                return _page(connection, message)
+                return self.segments.page_events(message)
             case SessionsSince():
-                return _sessions(connection, message)
+                return self.segments.sessions_since(message)
             case TranscriptStatus():
-                return self._status(connection)
+                return self._status()
         raise AssertionError(f"not a message of the read lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
-        """Drop old notes about recent events."""
+        """Drop old notes about recent events, and keep in the catalogue how far the transcript goes."""
+        self._book.raise_floor(store.last_seq(connection), self._appender.clock)
         return self._appender.prune(connection, call, _PRUNE_ROWS)
 
-    def _status(self, connection: Connection) -> Statistics:
-        seq = store.last_seq(connection)
+    def _status(self) -> Statistics:
+        seq, catalogue = self.segments.last_seq(), self._book.catalogue
         values = {
             "seq": seq,
-            "events": seq,
-            "sessions": sessions.count_sessions(connection),
+            "events": self.segments.count_between(0, seq),
+            "sessions": self.segments.count_sessions(),
             "keyword_seq": self.index.cursor,
-            "keyword_behind": seq - self.index.cursor,
+            "keyword_behind": self.segments.count_between(self.index.cursor, seq),
+            "segment": catalogue.active.number,
+            "segments_damaged": len(catalogue.damaged()),
+            "degraded": self._limitation(),
+            "gaps": encode_gaps(self.segments.gaps()),
             **self.file_facts(),
         }
         return Statistics(values=values)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _batch_result(results: list[AppendResult | BulkheadError]) -> BatchResult:
@@ -145,46 +241,6 @@ def _outcome(result: AppendResult | BulkheadError) -> AppendOutcome:
         return AppendOutcome(result=result)
     encoded = msgspec.msgpack.encode(result.info())
     return AppendOutcome(error=msgspec.Raw(msgspec.msgpack.encode(encoded)))
-
-
-def _get_event(connection: Connection, message: GetEvent) -> Row:
-    event = store.get_event(connection, message.tenant, message.event_id)
-    if event is None:
-        raise NotFound(f"there is no event {message.event_id!r}")
-    return Row(row=store.client_row(event))
-
-
-def _history(connection: Connection, message: SessionHistory) -> Rows:
-    if message.after_seq is not None and message.before_seq is not None:
-        raise InvalidParams("session.history refused: after_seq and before_seq exclude each other")
-    limit = rows_limit(message.limit)
-    tenant, session_id = message.tenant, message.session_id
-    if message.after_seq is not None:
-        rows = store.session_after(connection, tenant, session_id, message.after_seq, limit + 1)
-        return page(map(store.client_row, rows), limit)
-    before = _SEQ_MAX if message.before_seq is None else message.before_seq
-    rows = store.session_before(connection, tenant, session_id, before, limit + 1)
-    return page(map(store.client_row, rows), limit, reverse=True)
-
-
-def _page(connection: Connection, message: PageEvents) -> EventPage:
-    rows: list[msgspec.Raw] = []
-    size, last_seq = 0, message.after
-    for event in store.events_between(connection, message.after, message.until, rows_limit(message.limit)):
-        row = store.builder_row(event)
-        if rows and size + len(row) > message.bytes_max:
-            break
-        rows.append(msgspec.Raw(row))
-        size, last_seq = size + len(row), event.seq
-    more = last_seq < min(message.until, store.last_seq(connection)) if rows else False
-    return EventPage(rows=msgspec.msgpack.encode(rows), count=len(rows), last_seq=last_seq, more=more)
-
-
-def _sessions(connection: Connection, message: SessionsSince) -> SessionPage:
-    limit = rows_limit(message.limit)
-    found = sessions.sessions_since(connection, message.cursor, limit + 1)
-    shown = found[:limit]
-    return SessionPage(sessions=shown, cursor=shown[-1].last_seq if shown else message.cursor, more=len(found) > limit)
 
 
 def _room(setup: Setup) -> TranscriptRoom:

@@ -1,0 +1,328 @@
+"""Reading over all segments: the earlier ones of a shelf, then the active one.
+
+A row is only given out when its content matches its hash and the rest of it could have been written. Rows of a readable
+copy were looked at when they were copied; one that fails anywhere else is damage that SQLite can't see, and ends the
+process, so that the next one looks at that segment closely. What may be missing because a segment is damaged is said in
+the answer.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import NamedTuple
+
+import msgspec
+
+from actors.child import StoreLost
+from actors.errors import InvalidParams, NotFound, StoreBroken, StoreBusy
+from actors.messages import (
+    EventPage,
+    GetEvent,
+    PageEvents,
+    Row,
+    Rows,
+    SessionActivity,
+    SessionHistory,
+    SessionPage,
+    SessionsSince,
+)
+from actors.sql.rows import page, rows_limit
+from actors.transcript_appender import sessions, store
+from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
+from actors.transcript_appender.salvage import Salvage
+from actors.transcript_appender.shelf import Part, Shelf, overlaps
+from actors.transcript_appender.soundness import is_sound
+from actors.transcript_appender.store import EventRow
+
+DAMAGED = "segment_damaged"
+# How long a read waits for the copy of a damaged segment to come down to where it looks.
+WAIT_S = 0.5
+_RETRY_AFTER_MS = 1000
+
+Degraded = tuple[tuple[str, str], ...]
+Query = Callable[[sqlite3.Connection], Iterable[EventRow]]
+
+
+class Place(NamedTuple):
+    """One segment to read: what it may hold, its connection (None: nothing can be read), and the part of the shelf
+    (None: the active one)."""
+
+    number: int
+    first: int
+    last: int
+    connection: sqlite3.Connection | None
+    part: Part | None
+
+
+class Reading:
+    """Reads of one lane. `active` gives the connection of the active segment."""
+
+    def __init__(self, book: Book, salvage: Salvage, shelf: Shelf, active: Callable[[], sqlite3.Connection]) -> None:
+        self._book = book
+        self._salvage = salvage
+        self._shelf = shelf
+        self._active = active
+        self._sessions_at: tuple[int, ...] = ()
+        self._sessions = 0
+
+    # ------------------------------------------------------------ what clients ask for
+
+    def get_event(self, message: GetEvent) -> Row:
+        """Return an event of a tenant; NotFound says when a damaged segment may have had it."""
+        self._wait(0, SEQ_MAX)
+        for place in reversed(self.places()):
+            for event in self.rows(place, lambda connection: _one(connection, message)):
+                return Row(row=store.client_row(event))
+        raise NotFound(f"there is no event {message.event_id!r}", hint=self._hint())
+
+    def history(self, message: SessionHistory) -> Rows:
+        """Return a page of a session, over as many segments as it takes."""
+        if message.after_seq is not None and message.before_seq is not None:
+            raise InvalidParams("session.history refused: after_seq and before_seq exclude each other")
+        limit = rows_limit(message.limit)
+        if message.after_seq is not None:
+            return self._history_after(message, message.after_seq, limit)
+        return self._history_before(message, SEQ_MAX if message.before_seq is None else message.before_seq, limit)
+
+    def _history_after(self, message: SessionHistory, after: int, limit: int) -> Rows:
+        seen: list[int] = []
+        self._wait(after + 1, SEQ_MAX)
+        places = [place for place in self.places() if place.last > after]
+
+        def rows_of(place: Place) -> Iterator[EventRow]:
+            return self.rows(
+                place, lambda each: store.session_after(each, message.tenant, message.session_id, after, limit + 1)
+            )
+
+        events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
+        found = page(map(store.client_row, _noted(events, seen)), limit)
+        last = seen[found.count - 1] if found.more else SEQ_MAX
+        return msgspec.structs.replace(found, degraded=self.degraded(after + 1, last))
+
+    def _history_before(self, message: SessionHistory, before: int, limit: int) -> Rows:
+        seen: list[int] = []
+        self._wait(0, before - 1)
+        places = [place for place in reversed(self.places()) if place.first < before]
+
+        def rows_of(place: Place) -> Iterator[EventRow]:
+            return self.rows(
+                place, lambda each: store.session_before(each, message.tenant, message.session_id, before, limit + 1)
+            )
+
+        events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
+        found = page(map(store.client_row, _noted(events, seen)), limit, reverse=True)
+        first = seen[found.count - 1] if found.more else 0
+        return msgspec.structs.replace(found, degraded=self.degraded(first, before - 1))
+
+    # ------------------------------------------------------------ what other actors ask for
+
+    def page_events(self, message: PageEvents) -> EventPage:
+        """Return a page for the builder; StoreBusy while a damaged segment is still being read in its range."""
+        limit = rows_limit(message.limit)
+        self._require_read(message.after + 1, message.until)
+        places = [place for place in self.places() if place.last > message.after and place.first <= message.until]
+
+        def rows_of(place: Place) -> Iterator[EventRow]:
+            return self.rows(place, lambda each: store.events_between(each, message.after, message.until, limit))
+
+        rows: list[msgspec.Raw] = []
+        size, last_seq = 0, message.after
+        for event in islice(chain.from_iterable(map(rows_of, places)), limit):
+            row = store.builder_row(event)
+            if rows and size + len(row) > message.bytes_max:
+                break
+            rows.append(msgspec.Raw(row))
+            size, last_seq = size + len(row), event.seq
+        more = last_seq < min(message.until, self.last_seq()) if rows else False
+        return EventPage(rows=msgspec.msgpack.encode(rows), count=len(rows), last_seq=last_seq, more=more)
+
+    def sessions_since(self, message: SessionsSince) -> SessionPage:
+        """Return sessions by their last seq. One that goes on in a later segment comes again there, with the total."""
+        limit = rows_limit(message.limit)
+        found: list[SessionActivity] = []
+        for place in self.places():
+            if place.last <= message.cursor:
+                continue
+            if place.part is not None and place.part.position > max(place.first, message.cursor + 1):
+                break  # its summary is made at the end, and what comes after it must not be reported before it
+            if place.connection is not None:
+                found += sessions.sessions_since(place.connection, message.cursor, limit + 1 - len(found))
+            if len(found) > limit:
+                break
+        shown = [self._total(each) for each in found[:limit]]
+        cursor = shown[-1].last_seq if shown else message.cursor
+        return SessionPage(sessions=shown, cursor=cursor, more=len(found) > limit)
+
+    def _total(self, activity: SessionActivity) -> SessionActivity:
+        """Add what earlier segments know of a session."""
+        for part in self._shelf.parts():
+            if part.last >= activity.last_seq or part.database is None:
+                continue
+            with self._shelf.watched(part):
+                earlier = sessions.find_session(part.database.connection, activity.tenant, activity.session_id)
+            if earlier is not None:
+                activity = msgspec.structs.replace(
+                    activity,
+                    first_ts=min(activity.first_ts, earlier.first_ts),
+                    last_ts=max(activity.last_ts, earlier.last_ts),
+                    events=activity.events + earlier.events,
+                )
+        return activity
+
+    # ------------------------------------------------------------ counting
+
+    def last_seq(self) -> int:
+        """Return the last seq that was given out, as far as is known."""
+        found = store.last_seq(self._active())
+        return found or max((part.segment.last_seq or 0 for part in self._shelf.parts()), default=0)
+
+    def count_between(self, after: int, until: int) -> int:
+        """Return how many events have after < seq <= until: seqs are counted, as they have no gaps in a segment."""
+        return sum(self._count(place, after, until) for place in self.places())
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return the ranges (first, last) of seqs that were never given out, or whose events are lost."""
+        ranges: list[tuple[int, int]] = []
+        for part in self._shelf.parts():
+            if part.segment.state == "damaged":
+                ranges += part.holes
+            elif part.segment.last_seq is not None and part.segment.last_seq < part.last:
+                ranges.append((part.segment.last_seq + 1, part.last))
+        return ranges
+
+    def count_sessions(self) -> int:
+        """Return how many sessions there are."""
+        connections = [each.connection for each in self.places() if each.connection is not None]
+        counts = tuple(map(sessions.count_sessions, connections))
+        if len(counts) > 1 and counts != self._sessions_at:
+            # A session may go on in a later segment; the names are compared only when their number has changed.
+            names = set(chain.from_iterable(map(sessions.names, connections)))
+            self._sessions_at, self._sessions = counts, len(names)
+        return self._sessions if len(counts) > 1 else sum(counts)
+
+    def _count(self, place: Place, after: int, until: int) -> int:
+        first, last = max(place.first, after + 1), min(self._end(place), until)
+        if last < first:
+            return 0
+        holes = place.part.holes if place.part is not None else ()
+        return last - first + 1 - sum(max(0, min(b, last) - max(a, first) + 1) for a, b in holes)
+
+    def _end(self, place: Place) -> int:
+        """Return the last seq that a segment really reaches."""
+        if place.part is None:
+            return self.last_seq()
+        if place.part.segment.state == "sealed" and place.part.segment.last_seq is not None:
+            return place.part.segment.last_seq
+        return place.last
+
+    # ------------------------------------------------------------ segments
+
+    def places(self) -> list[Place]:
+        """Return all segments, in order."""
+        earlier = [
+            Place(part.segment.number, part.first, part.last, _connection(part), part) for part in self._shelf.parts()
+        ]
+        active = self._book.catalogue.active
+        return [*earlier, Place(active.number, active.first_seq, SEQ_MAX, self._active(), None)]
+
+    def rows(self, place: Place, query: Query) -> Iterator[EventRow]:
+        """Yield rows of a segment that are sound. Raises StoreLost for one that does not."""
+        if place.connection is None:
+            return
+        if place.part is None:
+            yield from self._checked(place, query(place.connection))
+            return
+        with self._shelf.watched(place.part):
+            if place.part.segment.state == "damaged":
+                yield from query(place.connection)
+            else:
+                yield from self._checked(place, query(place.connection))
+
+    def _checked(self, place: Place, rows: Iterable[EventRow]) -> Iterator[EventRow]:
+        for event in rows:
+            if not is_sound(event):
+                raise self._damage(place, event)
+            yield event
+
+    def _damage(self, place: Place, event: EventRow) -> StoreLost:
+        text = f"event {event.seq} is not what was written"
+        self._book.suspect(Suspicion(number=place.number, reason=text, seq=event.seq))
+        return StoreLost(
+            StoreBroken(
+                f"read refused: {text}", outcome="not_executed", hint="repeat it; the segment is looked at and sealed"
+            )
+        )
+
+    def event_at(self, seq: int) -> EventRow | None:
+        """Return the event with this seq, None when there is none or it can't be read."""
+        for place in self.places():
+            if place.first <= seq <= place.last:
+                found = self.rows(place, lambda connection: _by_seq(connection, seq))
+                return next(found, None)
+        return None
+
+    def is_lost(self, seq: int) -> bool:
+        """Say whether a damaged segment may have had an event with this seq that can't be read."""
+        return any(overlaps(part.holes, seq, seq) for part in self._shelf.parts())
+
+    def is_read(self, first: int, last: int, *, seconds: float) -> bool:
+        """Say whether what can be read of damaged segments in a range is in their copies; wait a moment for it."""
+        give_up = time.monotonic() + seconds
+        for part in self._shelf.parts():
+            needed = max(part.first, first)
+            if not overlaps([(part.first, part.last)], first, last) or part.position <= needed:
+                continue
+            progress = self._salvage.wait(part.segment, needed, give_up - time.monotonic())
+            if not progress.complete and progress.position > needed:
+                return False
+        return True
+
+    def _wait(self, first: int, last: int) -> None:
+        """Give the copies a moment; what is still missing afterwards is said in the answer."""
+        if self._shelf.parts():
+            self.is_read(first, last, seconds=WAIT_S)
+
+    def _require_read(self, first: int, last: int) -> None:
+        if not self.is_read(first, last, seconds=WAIT_S):
+            raise StoreBusy(
+                "page refused: what is left of a damaged segment is still being read", retry_after_ms=_RETRY_AFTER_MS
+            )
+
+    # ------------------------------------------------------------ what may be missing
+
+    def degraded(self, first: int, last: int) -> Degraded:
+        """Return why events with a seq in this range may be missing."""
+        return tuple((DAMAGED, _describe(part)) for part in self._shelf.parts() if overlaps(part.holes, first, last))
+
+    def _hint(self) -> str | None:
+        details = [detail for _, detail in self.degraded(0, SEQ_MAX)]
+        return "; ".join(details) if details else None
+
+
+def _describe(part: Part) -> str:
+    why = part.segment.reason
+    text = f"segment {part.name} is damaged ({why}); it may have held events {part.first} to {part.last}"
+    if part.position > part.first:
+        return f"{text}, and what is left of them is still being read"
+    return f"{text}; those that could be read are served"
+
+
+def _connection(part: Part) -> sqlite3.Connection | None:
+    return None if part.database is None else part.database.connection
+
+
+def _one(connection: sqlite3.Connection, message: GetEvent) -> list[EventRow]:
+    event = store.get_event(connection, message.tenant, message.event_id)
+    return [] if event is None else [event]
+
+
+def _by_seq(connection: sqlite3.Connection, seq: int) -> list[EventRow]:
+    event = store.event_at(connection, seq)
+    return [] if event is None else [event]
+
+
+def _noted(events: Iterable[EventRow], seen: list[int]) -> Iterator[EventRow]:
+    for event in events:
+        seen.append(event.seq)
+        yield event
