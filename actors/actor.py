@@ -21,7 +21,10 @@ from actors.errors import BulkheadError
 from actors.mailbox import Envelope, Mailbox
 from actors.messages import CoreStatus, Message, Statistics, TranscriptStatus
 from actors.quarantine import Quarantine
+from actors.understudy import Understudies
 from actors.worker import OnReport, Worker, WorkerSpec
+
+UNDERSTUDY_AFTER_S = 0.2
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 Notice = TypeVar("Notice", bound=msgspec.Struct)
@@ -64,6 +67,7 @@ class House:
         workers: list[Worker],
         started: Callable[[], None],
         degraded: Callable[[str | None, tuple[str, ...]], None],
+        understudies: Understudies | None = None,
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -72,6 +76,7 @@ class House:
         self._workers = workers
         self._started = started
         self._degraded = degraded
+        self._understudies = understudies or Understudies()
         self.log = logging.getLogger(f"bulkhead.{name}")
 
     @property
@@ -101,7 +106,7 @@ class House:
 
     async def start_worker(self, spec: WorkerSpec, nursery: trio.Nursery) -> Worker:
         """Start a worker in the nursery, known to the watchdog, and wait until it is ready."""
-        worker = Worker(spec, epoch=self.epoch)
+        worker = Worker(spec, epoch=self.epoch, process=self._understudies.take(spec))
 
         async def live(*, task_status: trio.TaskStatus[Worker]) -> None:
             self._workers.append(worker)
@@ -111,7 +116,14 @@ class House:
                 self._workers.remove(worker)
 
         started: Worker = await nursery.start(live)
+        if spec.understudy:
+            nursery.start_soon(self._prepare_understudy, spec)
         return started
+
+    async def _prepare_understudy(self, spec: WorkerSpec) -> None:
+        """Start the process of the next incarnation once this one has had the CPU to itself for a while."""
+        await trio.sleep(UNDERSTUDY_AFTER_S)
+        self._understudies.prepare(spec)
 
     def ready(self) -> None:
         """Tell the supervisor that this incarnation works."""

@@ -92,6 +92,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     nice: int = 0
     idle_class: bool = False
     oom_score_adj: int = 0
+    understudy: bool = False  # have the process of the next incarnation wait beside this one
 
 
 class _Pending:
@@ -125,7 +126,8 @@ class WorkerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Worker:
     """One worker process."""
 
-    def __init__(self, spec: WorkerSpec, *, epoch: int) -> None:
+    def __init__(self, spec: WorkerSpec, *, epoch: int, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        """Describe a worker; `process` is one that was started ahead and waits for its Setup frame."""
         self.spec = spec
         self.epoch = epoch
         self.pid = 0
@@ -134,7 +136,7 @@ class Worker:
         self.silence_ms = spec.silence_ms
         self.busy_silence_ms = spec.busy_silence_ms
         self.info: dict[str, int | float | str | bool | None] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = process
         self._pending: dict[int, _Pending] = {}
         self._outbox: deque[bytes] = deque()
         self._posted = trio.Event()
@@ -162,7 +164,7 @@ class Worker:
         Raises WorkerDied when the process ends by itself, is killed by `kill`, or is not ready in time. Returns
         when it was retired.
         """
-        process = self._spawn()
+        process = self._process or spawn(self.spec)
         self._process, self.pid = process, process.pid
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         try:
@@ -212,17 +214,6 @@ class Worker:
                 self.kill("retired, but did not leave")
         with trio.move_on_after(REAP_S):
             await self._gone.wait()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", *filter(None, (self.spec.launcher, self.spec.module))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": str(ROOT), "BULKHEAD_PARENT_PID": str(os.getpid())},
-            start_new_session=True,
-        )
 
     def _setup(self) -> Setup:
         spec = self.spec
@@ -439,6 +430,19 @@ class Worker:
             calls=self._seq,
             interrupts=self._interrupts,
         )
+
+
+def spawn(spec: WorkerSpec) -> "subprocess.Popen[bytes]":
+    """Start the process of a worker. Call this on the main thread (see the top of this file)."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", *filter(None, (spec.launcher, spec.module))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT), "BULKHEAD_PARENT_PID": str(os.getpid())},
+        start_new_session=True,
+    )
 
 
 def _describe_end(status: int | None) -> str:

@@ -25,6 +25,7 @@ import trio
 from actors.actor import Actor, House
 from actors.errors import ActorUnavailable, Quarantined, StoreBroken
 from actors.mailbox import Mailbox, MailboxStatistics
+from actors.understudy import Understudies
 from actors.worker import Worker, WorkerDied, WorkerStatistics
 from supervisor.lifecycle import SERVING, Event, RestartBudget, State, advance
 
@@ -96,6 +97,7 @@ class Child:
         self.released = trio.Event()  # a command ends its quarantine or rest
         self.last_death: str | None = None
         self.workers: list[Worker] = []
+        self.understudies = Understudies()
         self.scope: trio.CancelScope | None = None
         self.injection: trio.Event | None = None  # of the incarnation that lives: set, it ends
         self.injected: Literal["raise", "cancel"] = "raise"
@@ -184,18 +186,24 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         """Run incarnation after incarnation until the daemon drains."""
-        with trio.CancelScope() as child.scope:
-            while not self._draining:
-                cause = await self._live(child)
-                log.error(
-                    "actor died",
-                    extra={"actor": child.spec.name, "epoch": child.epoch, "cause": str(cause), "error": repr(cause)},
-                )
-                self._on_death(child.spec.name, child.epoch, cause)
-                await self._bridge(child, cause)
+        try:
+            with trio.CancelScope() as child.scope:
+                await self._keep_alive(child)
+        finally:
+            child.understudies.dismiss()
         child.mailbox.settle("stopped", restart_eta_ns=NEVER_NS)
         child.mailbox.refuse_all(lambda: _unavailable(child, "has been stopped", None))
         self._move(child, Event.STOP, "drained")
+
+    async def _keep_alive(self, child: Child) -> None:
+        while not self._draining:
+            cause = await self._live(child)
+            log.error(
+                "actor died",
+                extra={"actor": child.spec.name, "epoch": child.epoch, "cause": str(cause), "error": repr(cause)},
+            )
+            self._on_death(child.spec.name, child.epoch, cause)
+            await self._bridge(child, cause)
 
     async def _live(self, child: Child) -> Exception:
         """Run one incarnation to its end and return what ended it."""
@@ -207,6 +215,7 @@ class Supervisor:
             others={name: self.children[name].mailbox for name in (*child.spec.asks, *child.spec.tells)},
             workers=child.workers,
             started=lambda: self._started(child),
+            understudies=child.understudies,
             degraded=lambda reason, without: self._limit(child, reason, without),
         )
         cause: Exception | None = None
