@@ -22,10 +22,14 @@ unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
 
 chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `make chaos` runs them all
-	$(BIN)/python -m chaos all --smoke
+	$(BIN)/python -m chaos all --tier smoke
 
-chaos: $(VENV)/.installed-dev
-	$(BIN)/python -m chaos all
+chaos: $(VENV)/.installed-dev ## every fault scenario, 15 minutes; the report is chaos/out/index.html
+	$(BIN)/python -m chaos all --tier ci --out chaos/out
+
+soak: $(VENV)/.installed-dev ## thousands of kills, for hours; goes on where it was stopped (SOAK=folder)
+	$(BIN)/python -m chaos soak --out $(or $(SOAK),chaos/out/soak)
+	BULKHEAD_SCHEDULES=20000 $(BIN)/python -m pytest -q tests/unit/supervisor/test_fault_schedules.py
 
 bench: $(VENV)/.installed-dev ## appends, searches, builds, memory: prints tables, asserts nothing
 	$(BIN)/python -m bench all

@@ -19,6 +19,8 @@ import trio
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 10.0
 LATE_S = 5.0
+# Whatever works for a data directory under test carries its path in this variable, so that an orphan is found too.
+FAMILY = "BULKHEAD_CHAOS_FAMILY"
 
 
 class RpcError(Exception):
@@ -57,6 +59,7 @@ class Client:
         self.notifications: list[dict[str, Any]] = []
         self.strays: list[dict[str, Any]] = []  # answers to lines that were sent raw
         self.closed = False
+        self.pid: int | None = None  # of the bridge, when there is one
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read answers until the other end closes."""
@@ -145,6 +148,11 @@ async def open_socket(path: str) -> AsyncIterator[Client]:
         yield client
 
 
+def environment(data: Path) -> dict[str, str]:
+    """Return the environment for what is started on a data directory; its children inherit the mark."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), FAMILY: str(data)}
+
+
 @asynccontextmanager
 async def open_bridge(data: Path, config: Path | None = None) -> AsyncIterator[Client]:
     """Start a bridge (which starts the daemon when there is none) and speak through its pipes."""
@@ -155,7 +163,7 @@ async def open_bridge(data: Path, config: Path | None = None) -> AsyncIterator[C
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(data),
     )
     assert process.stdin is not None and process.stdout is not None
     send = trio.lowlevel.FdStream(os.dup(process.stdin.fileno()))
@@ -164,6 +172,7 @@ async def open_bridge(data: Path, config: Path | None = None) -> AsyncIterator[C
     process.stdout.close()
     try:
         async with send, receive, _reading(Client(send, receive)) as client:
+            client.pid = process.pid
             yield client
     finally:
         process.terminate()

@@ -16,11 +16,19 @@ from typing import Any
 import psutil
 import trio
 
-from chaos.client import ROOT, Client, Disconnected, RpcError, open_socket
+from chaos.client import FAMILY, Client, Disconnected, Hung, RpcError, environment, open_socket
 from supervisor import paths
 
 READY_S = 60.0
+DRAIN_S = 20.0
+EXIT_ALREADY_RUNNING = 75
+STDERR = "stderr.txt"
+LAST_WORDS_CHARS = 1500
 POLL_S = 0.05
+
+
+class NotStarted(OSError):
+    """The daemon ended instead of answering, or did not answer in time; says its last words."""
 
 
 class Daemon:
@@ -44,13 +52,15 @@ class Daemon:
             command += ["--config", str(self.config)]
         logs = self.data / "logs"
         logs.mkdir(exist_ok=True)
-        with (logs / "stderr.txt").open("ab") as stderr:
+        with (logs / STDERR).open("ab") as stderr:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=environment(self.data),
+                # As a bridge starts it: a session of its own, which the system schedules beside that of the load.
+                start_new_session=True,
             )
 
     def pid(self) -> int | None:
@@ -72,48 +82,71 @@ class Daemon:
             self.process = None
 
     async def stop(self) -> None:
-        """Ask it to drain and wait until it is gone."""
+        """Ask it to drain and wait until it is gone; one that does not go is killed, and TimeoutError raised."""
         pid = self.pid()
         try:
             async with open_socket(self.socket_path) as client:
                 await client.call("system.drain")
-        except (OSError, RpcError, Disconnected):
+        except (OSError, RpcError, Disconnected, Hung):
             self.kill()
-        await wait_gone(pid, 20.0)
+        if not await wait_gone(pid, DRAIN_S):
+            self.kill()
+            raise TimeoutError(f"daemon {pid} did not end within {DRAIN_S} s after system.drain; killed")
         if self.process is not None:
             self.process.wait(5)
             self.process = None
 
     async def connected(self, seconds: float = READY_S) -> None:
-        """Wait until it accepts connections."""
+        """Wait until it answers. Raises NotStarted when the process that `start` made ends, or after so long."""
         give_up = time.monotonic() + seconds
         while True:
             try:
                 async with open_socket(self.socket_path) as client:
                     await client.call("system.health")
                     return
-            except (OSError, Disconnected):
-                if time.monotonic() > give_up:
-                    raise
+            except (OSError, Disconnected) as error:
+                status = self.process.poll() if self.process is not None else None
+                if status not in (None, EXIT_ALREADY_RUNNING) or time.monotonic() > give_up:
+                    how = f"ended with {status}" if status is not None else f"does not answer after {seconds} s"
+                    raise NotStarted(f"the daemon on {str(self.data)!r} {how}: {self.last_words()}") from error
                 await trio.sleep(0.02)
 
+    def last_words(self) -> str:
+        """Return the end of what it wrote to stderr."""
+        try:
+            text = (self.data / "logs" / STDERR).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return "(no stderr)"
+        return text[-LAST_WORDS_CHARS:].strip() or "(nothing on stderr)"
+
     def family(self) -> list[int]:
-        """Return the pids of every process that works for this directory."""
-        found = []
-        for process in psutil.process_iter(["pid", "cmdline"]):
-            line = " ".join(process.info["cmdline"] or ())
-            if str(self.data) in line:
-                found.append(process.info["pid"])
-                found.extend(child.pid for child in _children(process))
-        return sorted(set(found))
+        """Return the pids of every process that works for this directory, orphans included."""
+        return sorted(process.pid for process in self._family())
+
+    def described_family(self) -> list[str]:
+        """Return the same as lines: pid and command."""
+        return [f"{process.pid} {' '.join(_command(process))[:200]}" for process in self._family()]
+
+    def _family(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._belongs(process)]
+
+    def _belongs(self, process: psutil.Process) -> bool:
+        """Look at what it was started with: its arguments, and the mark that children inherit."""
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            marked: bool = process.environ().get(FAMILY) == str(self.data)
+            return marked or str(self.data) in " ".join(process.cmdline())
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def _command(process: psutil.Process) -> list[str]:
     try:
-        children: list[psutil.Process] = process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return children
+        line: list[str] = process.cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ["(gone)"]
+    return line
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> bool:
