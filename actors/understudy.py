@@ -1,8 +1,8 @@
 """The process that will follow a worker, started ahead: its modules are imported, it waits to be told what it is.
 
-A worker needs a quarter of a second of CPU before it can open its store, which is most of a restart. For the truth that
-is spent beforehand. Until it gets its Setup frame such a process has opened nothing and knows nothing; it leaves at the
-end of its stdin and dies with its parent like any other worker. Costs 20 MB of memory each.
+A worker needs a quarter of a second of CPU before it can open its store, which is most of a restart. For the SQLite
+rooms that is spent beforehand. Until it gets its Setup frame such a process has opened nothing and knows nothing; it
+leaves at the end of its stdin and dies with its parent like any other worker. Costs 20 MB of memory each.
 """
 
 import contextlib

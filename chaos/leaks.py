@@ -18,7 +18,7 @@ PIPES = 3  # of a worker: stdin, stdout, stderr
 ROSTER = {
     "actors.core_writer.worker": 2,  # one at work, one that waits for its turn (actors/understudy.py)
     "actors.transcript_appender.worker": 2,
-    "actors.cache_manager.worker": 1,
+    "actors.cache_manager.worker": 2,
     "actors.generation_builder.worker": 1,
     "actors.generation_builder.embedder": 1,
     "actors.searcher.worker": 2,

@@ -218,7 +218,7 @@ class Roster:
             beat_ms=supervision.beat_ms,
             silence_ms=supervision.silence_ms,
             interrupt_grace_ms=supervision.interrupt_grace_ms,
-            understudy=name != "cache_manager",  # without the cache nobody waits, so 20 MB more are not worth it
+            understudy=True,
         )
 
     def _lance_worker(
