@@ -1,5 +1,6 @@
 """What a daemon holds: processes, descriptors, threads, temporary files, sockets. Compared before and after (I10)."""
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -55,11 +56,12 @@ def take_census(data: Path, pid: int, *, building: bool = False) -> Census:
 def temporary_files(data: Path) -> tuple[str, ...]:
     """Return the temporary files and folders in a data directory, outermost names only."""
     found: list[str] = []
-    for path in sorted(data.rglob(f"*{TEMPORARY}")):
-        name = str(path.relative_to(data))
-        if not found or not name.startswith(found[-1] + "/"):
-            found.append(name)
-    return tuple(found)
+    # `walk` passes over folders that vanish meanwhile, which those of a build under way do.
+    for folder, folders, files in os.walk(data):
+        temporary = {name for name in (*folders, *files) if name.endswith(TEMPORARY)}
+        folders[:] = [name for name in folders if name not in temporary]
+        found += [str((Path(folder) / name).relative_to(data)) for name in temporary]
+    return tuple(sorted(found))
 
 
 def check_leaks(before: Census, after: Census) -> list[str]:

@@ -61,6 +61,7 @@ from actors.messages import (
 )
 from actors.quarantine import Quarantine
 from actors.sql.rows import rfc3339
+from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 from supervisor import params as wire
 from supervisor.config import Config
 from supervisor.disk import DiskWatch, Growing
@@ -146,6 +147,7 @@ class Routes:
         self.drain = drain
         self.epoch = epoch
         self._hinted_at = 0.0
+        self._ulids = UlidMaker()
         self.methods = {
             name: method for name, method in METHODS.items() if config.chaos.enabled or not method.chaos_only
         }
@@ -183,6 +185,16 @@ class Routes:
         return await self.mailboxes[actor].ask(
             message, answer, deadline_ns=scope.deadline_ns, posted=scope.mark_posted, client=scope.client
         )
+
+    def named(self, event: EventDraft) -> EventDraft:
+        """Return an event that is recognised when it is appended twice: after a death the daemon repeats it by itself.
+
+        Where equal content within a window is one event, only an event without an id is compared, so it gets none.
+        """
+        if event.event_id or event.request_id or self.config.transcript_appender.duplicate_window_s:
+            return event
+        made = self._ulids.make(time.time_ns() // 1000, os.urandom(RANDOM_BYTES))
+        return msgspec.structs.replace(event, event_id=made)
 
     def hint(self) -> None:
         """Tell the builder that the truth moved, at most a few times a second; a lost hint costs a moment only."""
@@ -368,7 +380,9 @@ def _check_wait_for(wait_for: str | None, method: str) -> bool:
 
 
 async def _append(routes: Routes, events: tuple[EventDraft, ...], wait: bool, scope: Scope) -> list[dict[str, object]]:
-    message = AppendEvents(events=events, tenant=scope.tenant)
+    named = tuple(routes.named(event) for event in events)
+    ours = {event.event_id for event, given in zip(named, events, strict=True) if event is not given}
+    message = AppendEvents(events=named, tenant=scope.tenant)
     answer = await routes.ask("transcript_appender", message, AppendResult, scope)
     routes.hint()
     results: list[dict[str, object]] = [
@@ -376,7 +390,8 @@ async def _append(routes: Routes, events: tuple[EventDraft, ...], wait: bool, sc
             "event_id": each.event_id,
             "seq": each.seq,
             "durability": "fsync",
-            "deduplicated": each.deduplicated,
+            # Under an id of ours it can only have met itself, after a death that hid the first answer.
+            "deduplicated": each.deduplicated and each.event_id not in ours,
         }
         for each in answer.results
     ]
@@ -419,6 +434,11 @@ async def _event_get(routes: Routes, given: wire.Params, scope: Scope) -> object
 # ---------------------------------------------------------------- units
 
 
+def request_id_of_ours() -> str:
+    """Return a request_id for a client that gave none: after a death the daemon repeats its write, once."""
+    return f"daemon-{uuid.uuid4().hex}"
+
+
 async def _unit_put(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.UnitPut)
     if given.status not in ("active", "deprecated"):
@@ -439,7 +459,7 @@ async def _unit_put(routes: Routes, given: wire.Params, scope: Scope) -> object:
         session_id=given.session_id,
         expected_version=given.expected_version,
         tenant=scope.tenant,
-        request_id=given.request_id,
+        request_id=given.request_id or request_id_of_ours(),
     )
     answer = await routes.ask("core_writer", message, Row, scope)
     routes.hint()
@@ -578,7 +598,9 @@ async def _source_add(routes: Routes, given: wire.Params, scope: Scope) -> objec
     folder = await routes.mailboxes["searcher"].ask(
         ResolveFolder(path=given.path), Folder, deadline_ns=scope.deadline_ns, client=scope.client
     )
-    message = AddSource(path=folder.path, name=given.name, tenant=scope.tenant, request_id=given.request_id)
+    message = AddSource(
+        path=folder.path, name=given.name, tenant=scope.tenant, request_id=given.request_id or request_id_of_ours()
+    )
     answer = await routes.ask("core_writer", message, Row, scope)
     routes.hint()
     return _json(answer)
@@ -601,7 +623,9 @@ async def _source_list(routes: Routes, given: wire.Params, scope: Scope) -> obje
 
 async def _source_remove(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.SourceRemove)
-    message = RemoveSource(source_id=given.source_id, tenant=scope.tenant, request_id=given.request_id)
+    message = RemoveSource(
+        source_id=given.source_id, tenant=scope.tenant, request_id=given.request_id or request_id_of_ours()
+    )
     answer = await routes.ask("core_writer", message, Row, scope)
     routes.hint()
     return _json(answer)

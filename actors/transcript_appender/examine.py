@@ -6,7 +6,7 @@ data directory or program version is raised as NotOurs.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from actors.sql.database import (
     NotOurs,
     Until,
     file_bytes,
-    map_error,
     open_reader,
     require_version,
     wal_bytes,
@@ -45,6 +44,9 @@ _PAGES_MAX = 2**26
 _PAGE_BYTES = 4096
 _MAGIC = b"SQLite format 3\0"
 _NAMES_SHOWN = 5
+# What reading a damaged file may raise. The second: the module sqlite3 can't put an error into words that quotes bytes
+# of the file (a malformed schema) which are no text.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 
 class Expected(NamedTuple):
@@ -90,7 +92,7 @@ def examine(path: Path, kind: FileKind, expected: Expected) -> Finding:
         return Finding(f"{path.name} is empty")
     found: list[Finding] = []
     try:
-        if not inspect(path, kind, lambda connection: found.append(_verify(connection, path, kind, expected))):
+        if not _inspect(path, kind, lambda connection: found.append(_verify(connection, path, kind, expected))):
             return Finding(None)  # we were not let in, which is nothing against the file; its opening will say why
     except NotOurs as error:
         if expected.schema is None or not _claims_newer_schema(path, kind) or expected.schema > kind.user_version:
@@ -107,11 +109,16 @@ def identify(path: Path, kind: FileKind) -> Identified:
     if file_bytes(path) == 0:
         raise Quarantined(f"{path.name} is missing or empty")
     found: list[Identified] = []
-    if not inspect(path, kind, lambda connection: found.append(_identify(connection, path, kind))):
+    if not _inspect(path, kind, lambda connection: found.append(_identify(connection, path, kind))):
         raise StoreBroken(f"{str(path)!r} can't be opened for reading", outcome="not_executed")
     if not found:
         raise Quarantined(f"{path.name} holds no transcript")
     return found[0]
+
+
+def _inspect(path: Path, kind: FileKind, verify: Callable[[sqlite3.Connection], None]) -> bool:
+    with findings(path):
+        return inspect(path, kind, verify)
 
 
 def claimed_first_seq(path: Path, kind: FileKind) -> int | None:
@@ -122,7 +129,7 @@ def claimed_first_seq(path: Path, kind: FileKind) -> int | None:
             return _first_seq(connection)
         finally:
             connection.close()
-    except (sqlite3.Error, BulkheadError, ValueError):
+    except (*UNREADABLE, BulkheadError):
         return None
 
 
@@ -145,7 +152,9 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def is_undecodable(error: BaseException | None) -> bool:
-    """Say whether an error means that a cell holds no text any more. Its message quotes the cell: don't pass it on."""
+    """Say whether an error means that something holds no text any more. Its message quotes that: don't pass it on."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
@@ -164,9 +173,9 @@ def findings(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         unnamed = getattr(error, "sqlite_errorname", None) in (None, "SQLITE_ERROR")
-        if is_damage(error) or unnamed or map_error(error, "") is None:
+        if is_damage(error) or unnamed:
             what = "a cell holds no text" if is_undecodable(error) else str(error)
             raise Quarantined(f"{path.name} can't be read: {what}") from error
         raise
@@ -272,7 +281,7 @@ def _read_what_is_left(path: Path, kind: FileKind, damage: str, expected: Expect
             return Finding(damage, _last_seq(connection, expected.first_seq), _clock(connection))
         finally:
             connection.close()
-    except (sqlite3.Error, BulkheadError):
+    except (*UNREADABLE, BulkheadError):
         return Finding(damage)
 
 
@@ -285,7 +294,7 @@ def _claims_newer_schema(path: Path, kind: FileKind) -> bool:
             connection.close()
     except NotOurs:
         return True
-    except (sqlite3.Error, BulkheadError):
+    except (*UNREADABLE, BulkheadError):
         return False
     return False
 

@@ -14,7 +14,7 @@ from actors.errors import BulkheadError, Quarantined, StoreBroken
 from actors.sql.database import Call, Database, FileKind, open_reader
 from actors.transcript_appender import store
 from actors.transcript_appender.catalogue import Book, Segment, Suspicion
-from actors.transcript_appender.examine import is_damage, suspicion_of
+from actors.transcript_appender.examine import UNREADABLE, is_damage, suspicion_of
 from actors.transcript_appender.salvage import Salvage, copy_kind
 from actors.transcript_appender.sessions import find_session
 from actors.transcript_appender.store import Place
@@ -92,7 +92,7 @@ class Shelf:
         """Leave word for the next process when the file of a part turns out to be damaged in the body."""
         try:
             yield
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             if is_damage(error):
                 self._book.suspect(suspicion_of(part.segment.number, error))
             raise

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from actors.sql.database import FileKind, file_bytes, open_writer, remove_database, wal_of
 from actors.transcript_appender import store
+from actors.transcript_appender.examine import UNREADABLE
 from actors.transcript_appender.layout import Layout, expected_layout, read_layout
 from actors.transcript_appender.soundness import is_sound, is_text
 from actors.transcript_appender.store import EventRow, Place
@@ -43,7 +44,7 @@ class View:
         # Bytes that are no text become lone surrogates, by which the row is known to be damaged.
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         for pragma in ("query_only = ON", "cell_size_check = ON", "trusted_schema = OFF", "mmap_size = 0"):
-            with suppress(sqlite3.Error):
+            with suppress(*UNREADABLE):
                 self._connection.execute(f"PRAGMA {pragma}")
 
     def close(self) -> None:
@@ -54,7 +55,7 @@ class View:
         """Return which tables and indexes there are, None when the first page can't be read."""
         try:
             return read_layout(self._connection)
-        except (sqlite3.Error, ValueError, TypeError):
+        except (*UNREADABLE, ValueError, TypeError):
             return None
 
     def rows_below(self, top: int, bottom: int, limit: int) -> tuple[list[EventRow], int]:
@@ -64,7 +65,7 @@ class View:
         try:
             for row in self._below(top, bottom, limit):
                 rows.append(row)
-        except sqlite3.Error:
+        except UNREADABLE:
             return rows, rows[-1].seq if rows else self._next_readable(top, bottom)
         return rows, rows[-1].seq if len(rows) == limit else bottom
 
@@ -100,7 +101,7 @@ class View:
     def _can_read_below(self, top: int, bottom: int) -> bool:
         try:
             next(self._below(top, bottom, 1), None)
-        except sqlite3.Error:
+        except UNREADABLE:
             return False
         return True
 
@@ -117,7 +118,7 @@ class View:
             by_id = self._connection.execute(
                 "SELECT seq FROM events WHERE event_id = :event_id", {"event_id": row.event_id}
             ).fetchone()
-        except (sqlite3.Error, UnicodeEncodeError):
+        except (*UNREADABLE, UnicodeEncodeError):
             return None
         return by_session is not None and by_id == (row.seq,)
 
@@ -128,14 +129,14 @@ class View:
                 rows = self._connection.execute(f"SELECT tenant, request_id, seq FROM requests ORDER BY {order}")
                 yield from (row for row in rows if _is_request(row))
                 return
-            except sqlite3.Error:
+            except UNREADABLE:
                 continue
 
     def recent(self) -> list[tuple[bytes, int, int, int]]:
         """Return (key, seq, ts, seen) of the events that may be repeated by mistake; nothing when damaged."""
         try:
             return self._connection.execute("SELECT key, seq, ts, seen FROM recent").fetchall()
-        except sqlite3.Error:
+        except UNREADABLE:
             return []
 
     # ------------------------------------------------------------ single events, for finding duplicates
@@ -144,7 +145,7 @@ class View:
         """Return where the event with this id stands, when it proves itself."""
         try:
             return self._proven(store.place_by_event_id(self._connection, event_id))
-        except sqlite3.Error:
+        except UNREADABLE:
             return None
 
     def place_by_request(self, tenant: str, request_id: str) -> Place | None:
@@ -152,7 +153,7 @@ class View:
         try:
             place = store.place_by_request(self._connection, tenant, request_id)
             event = None if place is None else store.event_at(self._connection, place.seq)
-        except sqlite3.Error:
+        except UNREADABLE:
             return None
         if event is None or (event.tenant, event.request_id) != (tenant, request_id):
             return None
@@ -162,14 +163,14 @@ class View:
         """Return the event with this seq, when it proves itself."""
         try:
             return self._proven(store.place_at(self._connection, seq))
-        except sqlite3.Error:
+        except UNREADABLE:
             return None
 
     def recent_place(self, key: bytes, ts: int, window_us: int) -> Place | None:
         """Return the event with this key whose time is within the window around `ts`, when it proves itself."""
         try:
             return self._proven(store.recent_place(self._connection, key, ts, window_us))
-        except sqlite3.Error:
+        except UNREADABLE:
             return None
 
     def _proven(self, place: Place | None) -> Place | None:
@@ -215,7 +216,7 @@ def open_views(path: Path, kind: FileKind, scratch: Path) -> list[View]:
 def _views(path: Path) -> list[View]:
     views = []
     for with_wal in (True, False):
-        with suppress(sqlite3.Error):
+        with suppress(*UNREADABLE):
             views.append(View(path, with_wal=with_wal))
     return views
 

@@ -137,7 +137,7 @@ class TranscriptRoom(TruthRoom):
         try:
             with shelf.during(call, f"{type(message).__name__} failed"):
                 return super().handle(message, call)
-        except (StoreLost, StoreBroken) as error:
+        except (StoreLost, StoreBroken, UnicodeDecodeError) as error:
             if (undecodable := self._suspect(error, type(message).__name__)) is not None:
                 raise undecodable from error
             raise
@@ -157,13 +157,13 @@ class TranscriptRoom(TruthRoom):
         if lane != _REPAIR:
             super().interrupt(lane)
 
-    def _suspect(self, error: StoreLost | StoreBroken, what: str) -> StoreLost | None:
+    def _suspect(self, error: Exception, what: str) -> StoreLost | None:
         """Leave word about damage that was met; who met it in an earlier segment has done so already.
 
         A cell that is no text would fail every time: for that one the StoreLost is returned with which the process
         leaves, so that the next one finds it and seals the segment.
         """
-        cause = error.__cause__
+        cause = error if isinstance(error, UnicodeDecodeError) else error.__cause__
         if cause is None or not is_damage(cause):
             return None
         if self._book.catalogue.suspicion is None:

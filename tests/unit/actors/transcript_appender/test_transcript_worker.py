@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actors.child import EXIT_CRASH
-from actors.errors import BulkheadError, DeadlineExceeded, DiskFull, Interrupted, Quarantined, StoreBroken
+from actors.errors import BulkheadError, DeadlineExceeded, DiskFull, Interrupted, StoreBroken
 from actors.frames import Crash
 from actors.messages import (
     AppendEvents,
@@ -25,7 +25,7 @@ from actors.messages import (
     TranscriptStatus,
 )
 from actors.settings import RoomSetup
-from tests.unit.actors.room_kit import killed, refused_start, rows_of, say, transcript
+from tests.unit.actors.room_kit import killed, rows_of
 from tests.worker_client import WorkerClient
 
 WORKER = "actors.transcript_appender.worker"
@@ -167,19 +167,10 @@ def test_a_segment_that_is_taken_away_is_reported_and_not_begun_anew(tmp_path: P
     assert isinstance(error, StoreBroken)
     assert error.outcome == "not_executed"
     killed(client)
-    assert refused_start(WORKER, RoomSetup(directory=str(tmp_path / "room"))).code == Quarantined.code
-
-
-def test_a_damaged_segment_keeps_the_worker_from_starting_and_is_left_alone(tmp_path: Path) -> None:
-    with transcript(tmp_path / "room") as room:
-        say(room, *["hello"] * 50)
-    path = tmp_path / "room" / "00000001.db"
-    content = bytearray(path.read_bytes())
-    content[4096:] = bytes(len(content) - 4096)
-    path.write_bytes(content)
-    before = path.read_bytes()
-    assert refused_start(WORKER, RoomSetup(directory=str(tmp_path / "room"))).code == Quarantined.code
-    assert path.read_bytes() == before
+    with worker(tmp_path) as again:
+        assert again.ready.info["degraded"]
+        assert append(again, "goes on").results[0].seq > 1
+    assert not (tmp_path / "room" / "00000001.db").exists()
 
 
 @pytest.fixture
