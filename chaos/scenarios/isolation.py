@@ -8,6 +8,7 @@ Some operations need an actor for a part of their answer: a search asks the trut
 must not fail either, and say what they lack; how long they take is a fact.
 """
 
+import itertools
 import signal
 import statistics
 import time
@@ -24,7 +25,7 @@ from chaos.faults import control
 from chaos.faults.control import WorkerSilent
 from chaos.scenario import Run, Scenario, Verdict
 from chaos.stage import Load, Stage, staged
-from chaos.targets import attempt
+from chaos.targets import CACHE_WRITE, ask
 from chaos.timeline import OK, Op, Span, latencies, within
 
 EVERYTHING = ("append", "history", "unit", "search")
@@ -138,8 +139,9 @@ async def hung(stage: Stage, watch: Watch, actor: str) -> AsyncIterator[None]:
 async def _use_cache(stage: Stage) -> None:
     """Ask the cache again and again, for ever."""
     async with open_socket(stage.daemon.socket_path) as client:
-        while True:
-            await attempt(client, "cache.stats", {}, deadline_s=CACHE_S)
+        # Each request is another message: one that hangs in two workers is not given to a third.
+        for number in itertools.count():
+            await ask(stage, client, CACHE_WRITE, f"isolation{time.monotonic()}{number}", deadline_s=CACHE_S)
             await trio.sleep(LOOK_S)
 
 

@@ -85,7 +85,7 @@ async def test_h1_searches_go_on_during_a_rebuild_and_name_their_generation(serv
         await fill(client, 200)
         before = (await indexed(client))["generation"]
         await wait_until(client, lambda s: s["searcher"]["loaded"] >= 1)
-        await client.call("debug.hold_build", {"stage": "indexing"})
+        await client.call("debug.hold_build", {"stage": "seal"})
         await client.call("index.rebuild")
         await wait_until(client, lambda s: s["building"] is not None, method="index.status")
         for _ in range(40):
