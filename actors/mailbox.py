@@ -443,7 +443,7 @@ class Mailbox:
             self._service_ns += SERVICE_WEIGHT * (taken - self._service_ns)
             if self._times is not None:
                 self._times.note(type(envelope.message), taken)
-        if envelope.attempts:
+        if envelope.attempts or self.quarantine.suspicious:
             self.quarantine.acquit(self._key(envelope))
 
     # ------------------------------------------------------------ the supervisor's side

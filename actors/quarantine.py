@@ -1,9 +1,11 @@
 """Poison: messages that incarnations died with, and those that are not dispatched again because of it.
 
 A message is known by the hash of its content, so a client's retry counts as the same one. It is blamed for a death
-that found it in hand, acquitted when it succeeds, and condemned at the second blame. A condemned message is answered
-with PoisonMessage, by whichever daemon runs on the data directory (the supervisor persists what is in here), until
-it is cleared by command or the program's version changes: the fault is often the program's.
+that found it in hand, acquitted when it (or another with the same content) succeeds, and condemned at the second blame
+without a success between them: a read that many clients repeat is not condemned for being there at two kills. A
+condemned message is answered with PoisonMessage, by whichever daemon runs on the data directory (the supervisor
+persists what is in here), until it is cleared by command or the program's version changes: the fault is often the
+program's.
 
 Bounded in both lists; the oldest give way. Pure but for the clock that it is given.
 """
@@ -103,6 +105,11 @@ class Quarantine:
         if count:
             self.changed()
         return count
+
+    @property
+    def suspicious(self) -> bool:
+        """Say whether anything is suspected, so that a success may acquit it."""
+        return bool(self._suspects)
 
     @property
     def empty(self) -> bool:

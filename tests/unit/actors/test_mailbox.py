@@ -393,3 +393,19 @@ async def test_what_cannot_be_done_in_time_is_refused_before_anything_is_done() 
     with pytest.raises(DeadlineExceeded, match="median") as refused:
         await mailbox.ask(GetEvent(event_id="e"), Row, deadline_ns=deadline_after(0.5))
     assert refused.value.outcome == "not_executed" and mailbox.idle
+
+
+async def test_a_success_of_the_same_content_acquits_what_died_before() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    for _ in range(3):
+        post(mailbox, "read by many")
+        await mailbox.take()
+        mailbox.settle("killed", restart_eta_ns=far())  # too late to be repeated
+        post_again(mailbox, "read by many")
+        mailbox.finish(await mailbox.take(), Done())
+    assert mailbox.quarantine.condemned() == []
+
+
+def post_again(mailbox: Mailbox, event_id: str) -> None:
+    mailbox.open_for(mailbox.epoch + 1)
+    post(mailbox, event_id)
