@@ -405,9 +405,9 @@ class Mailbox:
             await arrived.wait()
 
     def take_nowait(self, tray: str = DEFAULT_TRAY) -> Envelope | None:
-        """Take the next envelope of a tray in hand, or return None when there is none."""
+        """Take the next envelope of a tray in hand, or return None when there is none that may be taken now."""
         waiting = self._trays.get(tray)
-        while waiting is not None and (envelope := waiting.pop()) is not None:
+        while waiting is not None and self._may_take(waiting.peek()) and (envelope := waiting.pop()) is not None:
             self._removed(envelope)
             now_ns = time.monotonic_ns()
             if envelope.expired(now_ns):
@@ -418,6 +418,17 @@ class Mailbox:
             self._in_hand[id(envelope)] = envelope
             return envelope
         return None
+
+    def _may_take(self, following: Envelope | None) -> bool:
+        """Say whether an envelope may be taken beside what is in hand.
+
+        What was in hand at a death is taken alone, whatever tray it is in: if there is another death, it was the
+        cause, and nobody who happened to be there is condemned with it. Control messages do not wait for that.
+        """
+        if following is None or following.tray == CONTROL_TRAY or not self._in_hand:
+            return True
+        suspects = any(each.attempts for each in self._in_hand.values())
+        return not suspects and not following.attempts
 
     def peek(self, tray: str = DEFAULT_TRAY) -> Envelope | None:
         """Return the next envelope of a tray without taking it."""
@@ -439,12 +450,19 @@ class Mailbox:
 
     def _let_go(self, envelope: Envelope) -> None:
         if self._in_hand.pop(id(envelope), None) is not None:
+            self._wake_takers()
             taken = time.monotonic_ns() - envelope.taken_ns
             self._service_ns += SERVICE_WEIGHT * (taken - self._service_ns)
             if self._times is not None:
                 self._times.note(type(envelope.message), taken)
         if envelope.attempts or self.quarantine.suspicious:
             self.quarantine.acquit(self._key(envelope))
+
+    def _wake_takers(self) -> None:
+        """Let those look again who could not take what waited beside what was in hand."""
+        for tray, arrived in self._arrived.items():
+            if self._trays.get(tray):
+                arrived.set()
 
     # ------------------------------------------------------------ the supervisor's side
 
@@ -476,10 +494,12 @@ class Mailbox:
         """
         self._restart_eta_ns = restart_eta_ns
         in_hand, self._in_hand = list(self._in_hand.values()), {}
+        self._wake_takers()
         known = any(envelope.body == culprit for envelope in in_hand)
+        suspects = [each for each in in_hand if not each.done and (each.body == culprit if known else not blameless)]
+        self._blame(suspects, cause)
         for envelope in reversed(in_hand):
-            suspect = envelope.body == culprit if known else not blameless
-            self._settle_one(envelope, cause, restart_eta_ns, suspect=suspect)
+            self._settle_one(envelope, cause, restart_eta_ns)
         for envelope in list(self._all_waiting(controls=True)):
             if envelope.deadline_ns < restart_eta_ns:
                 self._take_out(envelope)
@@ -492,20 +512,24 @@ class Mailbox:
                     )
                 )
 
-    def _settle_one(self, envelope: Envelope, cause: str, restart_eta_ns: int, *, suspect: bool) -> None:
+    def _blame(self, suspects: list[Envelope], cause: str) -> None:
+        """Note a death with these in hand: once for each content, however many askers sent the same."""
+        for key, envelope in {self._key(each): each for each in suspects}.items():
+            kind = type(envelope.message).__name__
+            if self.quarantine.blame(key, actor=self.owner, kind=kind, size=len(envelope.body), cause=cause):
+                self._poisoned += 1
+        for envelope in suspects:
+            envelope.attempts += 1  # from now on it is taken alone
+
+    def _settle_one(self, envelope: Envelope, cause: str, restart_eta_ns: int) -> None:
         if envelope.done:
             return
         envelope.uncertain = True
         kind = type(envelope.message).__name__
-        if suspect:
-            envelope.attempts += 1  # from now on it is served alone
-            key = self._key(envelope)
-            if self.quarantine.blame(key, actor=self.owner, kind=kind, size=len(envelope.body), cause=cause):
-                self._poisoned += 1
-                condemned = self.quarantine.find(key)
-                assert condemned is not None
-                envelope.reject(self._poison_error(condemned))
-                return
+        condemned = self.quarantine.find(self._key(envelope)) if envelope.attempts else None
+        if condemned is not None:
+            envelope.reject(self._poison_error(condemned))
+            return
         if envelope.message.may_repeat() and envelope.deadline_ns > restart_eta_ns:
             self._redelivered += 1
             self._put(envelope, front=True)

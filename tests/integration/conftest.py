@@ -1,5 +1,6 @@
 """A real daemon for a test: on a directory of its own, with a configuration of the test's, gone afterwards."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ build_every_ms = 50
 duty_percent_max = 100
 """
 
+FAMILY_S = 5.0
+
 Serve = Callable[..., AbstractAsyncContextManager[tuple[Daemon, Client]]]
 
 
@@ -32,7 +35,10 @@ def data() -> Iterator[Path]:
     """Give a short path for a data directory, and make sure that no process outlives the test."""
     with data_directory() as path:
         yield path
-        left = Daemon(path).family()
+        # A daemon that was killed takes its workers with it, which takes the system a moment.
+        give_up = time.monotonic() + FAMILY_S
+        while (left := Daemon(path).family()) and time.monotonic() < give_up:
+            time.sleep(0.05)
         for pid in left:
             kill(pid)
         assert not left, f"processes left behind: {left}"

@@ -109,9 +109,17 @@ def test_an_mcp_host_and_a_native_client_share_a_daemon_that_neither_started_by_
         assert native.result("system.status")["pid"] == place.pid()
 
 
+def all_up(status: dict[str, Any]) -> bool:
+    """Say whether every worker has started: each is three descriptors of the daemon."""
+    return bool(all(status["ready"].values()) and status["searcher"]["workers_ready"] == 2)
+
+
 def test_many_bridges_at_once_and_killed_leave_one_daemon_that_forgets_them(place: Place) -> None:
     with place.bridge() as steady:
         before = answer_until_result(steady, "system.status")
+        wait_until(lambda: all_up(steady.result("system.status")))
+        time.sleep(1)  # the processes that wait for their turn come last and are announced nowhere
+        before = steady.result("system.status")
         with contextlib.ExitStack() as stack:
             bridges = [stack.enter_context(place.bridge()) for _ in range(10)]
             assert {bridge.result("system.status")["pid"] for bridge in bridges} == {before["pid"]}

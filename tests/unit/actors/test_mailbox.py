@@ -266,10 +266,10 @@ async def test_a_culprit_that_is_known_takes_nobody_along() -> None:
     mailbox = Mailbox("core", count_max=4, bytes_max=1000)
     for name in ("guilty", "innocent"):
         post(mailbox, name)
-    for _ in range(2):
-        hand = [await mailbox.take(), await mailbox.take()]
-        (guilty,) = (each for each in hand if each.message == GetEvent(event_id="guilty"))
-        mailbox.settle("crashed", restart_eta_ns=soon(), culprit=guilty.body)
+    guilty, _ = [await mailbox.take(), await mailbox.take()]
+    mailbox.settle("crashed", restart_eta_ns=soon(), culprit=guilty.body)
+    assert await mailbox.take() is guilty, "alone, this time"
+    mailbox.settle("crashed", restart_eta_ns=soon(), culprit=guilty.body)
     assert [each.kind for each in mailbox.quarantine.condemned()] == ["GetEvent"]
     survivor = await mailbox.take()
     assert survivor.message == GetEvent(event_id="innocent") and survivor.attempts == 0
@@ -409,3 +409,43 @@ async def test_a_success_of_the_same_content_acquits_what_died_before() -> None:
 def post_again(mailbox: Mailbox, event_id: str) -> None:
     mailbox.open_for(mailbox.epoch + 1)
     post(mailbox, event_id)
+
+
+async def test_a_suspect_is_taken_alone_whatever_tray_it_is_in() -> None:
+    def tray_of(message: Message) -> str:
+        return "write" if isinstance(message, CoreStatus) else "read"
+
+    mailbox = Mailbox("core", count_max=8, bytes_max=1000, tray_of=tray_of)
+    assert mailbox.tell(CoreStatus(), deadline_ns=far())
+    post(mailbox, "beside it")
+    for tray in ("write", "read"):
+        await mailbox.take(tray)
+    mailbox.settle("killed", restart_eta_ns=soon())
+    post(mailbox, "later")
+    suspect = await mailbox.take("write")
+    assert mailbox.take_nowait("read") is None, "it waits until the suspect is through"
+    taken: list[Envelope] = []
+
+    async def take_next() -> None:
+        taken.append(await mailbox.take("read"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_next)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not taken
+        mailbox.finish(suspect, Done())
+    assert taken[0].attempts == 1 and mailbox.take_nowait("read") is None
+    mailbox.finish(taken[0], Done())
+    last = await mailbox.take("read")
+    assert last.message == GetEvent(event_id="later")
+
+
+async def test_two_askers_of_the_same_are_one_suspect() -> None:
+    mailbox = Mailbox("core", count_max=4, bytes_max=1000)
+    for _ in range(2):
+        assert mailbox.tell(CoreStatus(), deadline_ns=far())
+    for _ in range(2):
+        await mailbox.take()
+    mailbox.settle("killed", restart_eta_ns=soon())
+    assert mailbox.quarantine.condemned() == []
+    assert mailbox.statistics().count == 2
