@@ -309,8 +309,7 @@ class Mailbox:
             if victim is None:
                 return False
             self._take_out(victim)
-            self._refused += 1
-            victim.reject(self._overload_error(victim))
+            victim.reject(self._overloaded(victim))
         return True
 
     def _victim(self, envelope: Envelope) -> Envelope | None:
@@ -328,9 +327,6 @@ class Mailbox:
 
     def _overloaded(self, envelope: Envelope) -> Overloaded:
         self._refused += 1
-        return self._overload_error(envelope)
-
-    def _overload_error(self, envelope: Envelope) -> Overloaded:
         own_max = self._own_bounds.get(envelope.tray)
         if own_max is not None:
             held = f"{own_max} messages in its {envelope.tray} tray (limit {own_max})"

@@ -12,8 +12,8 @@ import trio
 
 from actors.errors import InvalidParams
 from actors.quarantine import Quarantine
-from supervisor import poison_file
-from supervisor.claim import EXIT_CANNOT_CREATE, EXIT_TEMPORARY, Claim
+from supervisor import exit_codes, poison_file
+from supervisor.claim import Claim
 from supervisor.config import Config, ConfigError
 from supervisor.descriptors import Descriptors
 from supervisor.disk import DiskWatch
@@ -31,10 +31,6 @@ from supervisor.watchdog import keep_watch
 
 LISTENER_RESTARTS_MAX = 10
 GUARD_EVERY_S = 1.0
-EXIT_OK = 0
-EXIT_INTERNAL = 70
-EXIT_LISTENER = 71
-EXIT_WATCHDOG = 72
 
 log = logging.getLogger("bulkhead.daemon")
 
@@ -50,7 +46,7 @@ class Assembly:
             boards = Boards(config)
         except InvalidParams as error:
             raise ConfigError(f"embedding: {error.message}") from error
-        self.exit_code = EXIT_OK
+        self.exit_code = exit_codes.OK
         self.incidents = Incidents(claim.data / "incidents", config.logs)
         self.quarantine = Quarantine(
             monotonic_s=time.monotonic, wall_us=lambda: time.time_ns() // 1000, condemned=poison_file.load(claim.data)
@@ -143,7 +139,9 @@ class Assembly:
                 log.exception("listener died")
             now = trio.current_time()
             if not budget.record_failure(now, ready_for_s=now - began, succeeded=True):
-                return self._give_up(EXIT_LISTENER, f"the listener died {LISTENER_RESTARTS_MAX} times in a minute")
+                return self._give_up(
+                    exit_codes.LISTENER, f"the listener died {LISTENER_RESTARTS_MAX} times in a minute"
+                )
             await trio.sleep(budget.backoff_s(0.5, after_healthy_run=False))
 
     async def _guard(self) -> None:
@@ -152,14 +150,16 @@ class Assembly:
         while True:
             with trio.move_on_after(GUARD_EVERY_S):
                 await self.supervisor.hopeless.wait()
-                return self._give_up(EXIT_INTERNAL, "the truth has rested for too long")
+                return self._give_up(exit_codes.INTERNAL, "the truth has rested for too long")
             if not self.loop.watched():
-                return self._give_up(EXIT_WATCHDOG, "the thread that watches the loop is dead")
+                return self._give_up(exit_codes.WATCHDOG, "the thread that watches the loop is dead")
             held = True
             with trio.move_on_after(GUARD_EVERY_S):
                 held = await trio.to_thread.run_sync(self._claim.held, abandon_on_cancel=True, limiter=limiter)
             if not held:
-                return self._give_up(EXIT_CANNOT_CREATE, "the lock file was removed: another daemon could start here")
+                return self._give_up(
+                    exit_codes.CANNOT_CREATE, "the lock file was removed: another daemon could start here"
+                )
 
     async def _serve_stdio(self, pipes: tuple[int, int]) -> None:
         await self.listener.serve(StdioStream(*pipes))
@@ -169,14 +169,14 @@ class Assembly:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
                 if self._stopping.is_set():
-                    os._exit(EXIT_TEMPORARY)  # the second signal means now
+                    os._exit(exit_codes.TEMPORARY)  # the second signal means now
                 self._stopping.set()
 
     async def _drain(self) -> None:
         """Go down in order, within the soft limit; the hard one ends the process whatever hangs."""
         limits = self._config.supervision
         log.info("draining")
-        timer = threading.Timer(limits.drain_hard_ms / 1000, os._exit, (EXIT_TEMPORARY,))
+        timer = threading.Timer(limits.drain_hard_ms / 1000, os._exit, (exit_codes.TEMPORARY,))
         timer.daemon = True
         timer.start()
         self.health.draining = True

@@ -14,11 +14,9 @@ import time
 import uuid
 from pathlib import Path
 
-from supervisor import paths
+from supervisor import exit_codes, paths
 from supervisor.version import VERSION
 
-EXIT_CANNOT_CREATE = 73
-EXIT_TEMPORARY = 75
 BACKLOG = 128
 IDENTITY = "IDENTITY"
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -48,7 +46,7 @@ class Claim:
             self.socket = self._listen()
             self._write_lock()
         except OSError as error:
-            raise Refused(f"data directory {str(data)!r} cannot be used: {error}", EXIT_CANNOT_CREATE) from error
+            raise Refused(f"data directory {str(data)!r} cannot be used: {error}", exit_codes.CANNOT_CREATE) from error
 
     def _refuse_network(self) -> None:
         kind = file_system_of(self.data)
@@ -56,7 +54,7 @@ class Claim:
             raise Refused(
                 f"data directory {str(self.data)!r} is on a {kind} file system; locks and fsync cannot be relied on "
                 "there, use a local disk",
-                EXIT_CANNOT_CREATE,
+                exit_codes.CANNOT_CREATE,
             )
 
     def _take_lock(self) -> int:
@@ -69,7 +67,7 @@ class Claim:
             raise Refused(
                 f"another daemon holds {str(self.data)!r}; connect to it with `bulkhead stdio`, or stop it with "
                 "`bulkhead stop`",
-                EXIT_TEMPORARY,
+                exit_codes.TEMPORARY,
             ) from error
         return fd
 
@@ -97,7 +95,7 @@ class Claim:
             raise Refused(
                 f"data directory {str(self.data)!r} holds memory but its {IDENTITY} file is gone; put it back from "
                 "a backup, its content is also in core.db (table meta)",
-                EXIT_CANNOT_CREATE,
+                exit_codes.CANNOT_CREATE,
             )
         identity = str(uuid.uuid4())
         temporary = path.with_suffix(".tmp")

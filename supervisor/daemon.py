@@ -14,11 +14,8 @@ import os
 import sys
 from pathlib import Path
 
-from supervisor import paths
+from supervisor import exit_codes, paths
 from supervisor.claim import Claim, Refused
-
-EXIT_INTERNAL = 70
-EXIT_CONFIG = 78
 
 
 def main(data: Path, config: Path | None, stdio: bool) -> int:
@@ -58,10 +55,10 @@ def _run(claim: Claim, config_path: Path | None, pipes: tuple[int, int] | None) 
         assembly = Assembly(claim, config)
     except ConfigError as error:
         print(f"bulkhead: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+        return exit_codes.CONFIG
     try:
         return trio.run(assembly.run, pipes)
     except Exception:
         traceback.print_exc()
         logging.getLogger("bulkhead.daemon").exception("internal error")
-        return EXIT_INTERNAL
+        return exit_codes.INTERNAL

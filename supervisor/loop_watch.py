@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from supervisor import exit_codes
 from supervisor.config import LogLimits
 from supervisor.logs import write_incident
 
@@ -29,7 +30,6 @@ REARM_S = 0.5
 # The thread leaves a file and a better exit code behind; faulthandler is for the case that it cannot run.
 THREAD_FIRST_S = 1.0
 LAGS_KEPT = 4096
-EXIT_LOOP_DEAD = 75
 
 
 class LoopLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class LoopWatch:
             silent_s = time.monotonic() - self._beat_at
             if silent_s > self._dead_s:
                 self._dump("loop-dead", silent_s)
-                os._exit(EXIT_LOOP_DEAD)
+                os._exit(exit_codes.TEMPORARY)
             if silent_s > self._warn_s and self._warned_at != self._beat_at:
                 self._warned_at = self._beat_at
                 self._dump("loop-late", silent_s)
