@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -174,10 +175,14 @@ async def serve_tray(
                 nursery.start_soon(serve_one, envelope, slot)
 
 
+SEARCH_TRAY = "search"
+
+
 class StorageActor:
     """An actor whose whole work is done by one worker: writes one after the other, reads beside them."""
 
-    READS_AT_ONCE = 8
+    READ_TRAYS: tuple[str, ...] = ("read",)
+    READS_AT_ONCE = 8  # of each of these trays
     WRITES_AT_ONCE = 2  # one in the worker, one on its way: the worker's write lane does them one by one
 
     def __init__(self, house: House, spec: WorkerSpec) -> None:
@@ -196,7 +201,11 @@ class StorageActor:
             nursery.start_soon(self.beat)
 
     async def _serve_reads(self) -> None:
-        await serve_tray(self.house.mailbox, "read", self.relay, at_once=self.READS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for tray in self.READ_TRAYS:
+                nursery.start_soon(
+                    partial(serve_tray, self.house.mailbox, tray, self.relay, at_once=self.READS_AT_ONCE)
+                )
 
     async def serve_writes(self) -> None:
         """Serve the tray of writes; the transcript replaces this by group commit."""

@@ -281,6 +281,7 @@ def reference(folder: Path, manifest: Manifest) -> GenerationRef:
         vectors_want=manifest.vectors_want,
         identity=manifest.identity,
         built_at=manifest.built_at,
+        bytes=sum(entry.bytes for entry in manifest.files),
     )
 
 

@@ -638,6 +638,7 @@ class GenerationRef(Struct, frozen=True, kw_only=True):
     vectors_want: int
     identity: EmbeddingIdentity | None
     built_at: int
+    bytes: int = 0  # of all its files
 
 
 class Skip(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ status 1 when a scenario was violated, its fault did not fire, it left something
 import argparse
 import random
 import sys
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -38,6 +39,7 @@ def main() -> int:
         return 0
     print(f"seed {given.seed}", flush=True)
     results: list[Result] = []
+    began = time.monotonic()
     try:
         for result in perform_all(chosen(scenarios, given), given.seed, given.tier, jobs=given.jobs):
             say(result)
@@ -47,7 +49,7 @@ def main() -> int:
         # A run that is interrupted has a report of what there is.
         if given.out is not None:
             print(f"report {write_report(given.out, results, seed=given.seed, tier=given.tier)}")
-    return sum_up(results)
+    return sum_up(results, time.monotonic() - began)
 
 
 def arguments(scenarios: dict[str, Scenario]) -> argparse.ArgumentParser:
@@ -59,7 +61,12 @@ def arguments(scenarios: dict[str, Scenario]) -> argparse.ArgumentParser:
     one.add_argument("name", choices=sorted(scenarios))
     every = commands.add_parser("all", help="run all scenarios of a tier")
     every.add_argument("--only", metavar="PREFIX", default="", help="only those whose name begins so")
-    every.add_argument("--jobs", type=int, default=1, help="how many at a time; with more than one no latency counts")
+    every.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="how many at a time, also of those that measure; with more than one no latency counts",
+    )
     one.set_defaults(jobs=1)
     commands.add_parser("soak", help="thousands of kills, in shards, resumable (soak --help)")
     table = commands.add_parser("table", help="print the fault matrix as Markdown, with what a run measured")
@@ -110,11 +117,10 @@ def keep(result: Result, out: Path | None) -> None:
         (out / f"{result.scenario}.json").write_bytes(text)
 
 
-def sum_up(results: list[Result]) -> int:
-    """Print the totals; return the exit status."""
+def sum_up(results: list[Result], seconds: float) -> int:
+    """Print the totals of a run that took so long; return the exit status."""
     count = {word: sum(each.word == word for each in results) for word in ("ok", "noticed", "skipped")}
     bad = [each.scenario for each in results if not each.good]
-    seconds = sum(each.verdict.seconds for each in results)
     p99, worst = loop_lag(result.verdict for result in results)
     print(
         f"{len(results)} scenarios in {seconds:.0f} s: {count['ok']} ok, {count['noticed']} noticed, "

@@ -6,7 +6,7 @@ the transcript). So core pulls: on a hint, and on every beat in case a hint was 
 
 import trio
 
-from actors.actor import House
+from actors.actor import SEARCH_TRAY, House
 from actors.errors import BulkheadError
 from actors.mailbox import CONTROL_TRAY, deadline_after
 from actors.messages import (
@@ -29,7 +29,7 @@ from actors.messages import (
 from actors.truth_actor import TruthActor, is_order
 from actors.worker import WorkerSpec
 
-READS = (GetSession, ListSessions, GetUnit, UnitHistory, ListUnits, SearchUnits, PageUnits, ListSources, CoreStatus)
+READS = (GetSession, ListSessions, GetUnit, UnitHistory, ListUnits, PageUnits, ListSources, CoreStatus)
 SYNC_EVERY_S = 5.0
 SYNC_PAGE = 500
 SYNC_DEADLINE_S = 5.0
@@ -39,11 +39,15 @@ def tray_of(message: Message) -> str:
     """Sort reads from writes, so that a read never queues behind a commit; and commands from both."""
     if is_order(message):
         return CONTROL_TRAY
+    if isinstance(message, SearchUnits):
+        return SEARCH_TRAY
     return "read" if isinstance(message, READS) else "write"
 
 
 class CoreWriter(TruthActor):
     """One incarnation of core_writer."""
+
+    READ_TRAYS = ("read", SEARCH_TRAY)
 
     def __init__(self, house: House, spec: WorkerSpec) -> None:
         super().__init__(house, spec)

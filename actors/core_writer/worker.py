@@ -57,7 +57,7 @@ _PRUNE_ROWS = 256
 
 
 class CoreRoom(TruthRoom):
-    """The store of core_writer, on its two lanes."""
+    """The store of core_writer, on its lanes."""
 
     work: object = CoreWriterMessage
     serves_damaged = True
@@ -77,7 +77,7 @@ class CoreRoom(TruthRoom):
         GetUnit: "read",
         UnitHistory: "read",
         ListUnits: "read",
-        SearchUnits: "read",
+        SearchUnits: "search",
         PageUnits: "read",
         ListSources: "read",
         CoreStatus: "read",
@@ -96,7 +96,7 @@ class CoreRoom(TruthRoom):
 
     def keyword_source(self) -> KeywordSource:
         """Return the changes of units."""
-        return UnitSource(self.reader)
+        return UnitSource(self.search_reader)
 
     def verify(self, connection: Connection) -> int:
         """Check that no change was lost: the counter and the rows were written in the same transactions."""
@@ -159,7 +159,7 @@ class CoreRoom(TruthRoom):
                 return SourceRoots(sources=sources.list_sources(connection, message.tenant))
             case CoreStatus():
                 return self._status(connection)
-        raise AssertionError(f"not a message of the read lane: {message!r}")
+        raise AssertionError(f"not a message of a reading lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
         """Drop the oldest results of requests beyond the number that is kept."""

@@ -6,6 +6,7 @@ generation; `ranking.py` makes one order of both.
 
     actor.py   reply.py               the trio side: what is asked of whom, what the client reads
     asking.py  blame.py               whose turn it is, who is asked and who as well; what a search answers for
+    truth.py                          what the truth has found, and for how long it is waited for
     pool.py    pair.py                the lives of the two workers; who is in which place, and whether to trust it
     hedging.py recycling.py           pure: when to ask the second worker too; when a worker has served long enough
     ranking.py                        pure: two lists to one order; exact names; the rows newer than a generation

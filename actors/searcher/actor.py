@@ -63,6 +63,7 @@ from actors.searcher.ranking import (
     weight_for,
 )
 from actors.searcher.reply import Quality, encode_reply
+from actors.searcher.truth import Owners, Truth
 from actors.settings import EmbeddingSettings, SearcherSettings
 from actors.worker import WorkerDied, WorkerSpec
 
@@ -85,15 +86,6 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 def tray_of(message: Message) -> str:
     """Keep what concerns the index itself apart: it must never wait behind searches."""
     return CONTROL_TRAY if isinstance(message, CONTROLS) else DEFAULT_TRAY
-
-
-class Truth:
-    """What the keyword search of the truth has found for one search so far."""
-
-    def __init__(self) -> None:
-        self.events: Candidates | None = None
-        self.units: Candidates | None = None
-        self.degraded: list[tuple[str, str]] = []
 
 
 class Gathered:
@@ -129,6 +121,7 @@ class Searcher:
         self._asker = Asker(self._pair, seats=limits.threads)
         self._pool = Pool(house, spec, self._pair, limits=limits, suspect=self._report)
         self._leases = Leases()
+        self._owners = Owners(house)
         self._serving: GenerationRef | None = None
         self._searches = 0
         self._degraded = 0
@@ -141,6 +134,7 @@ class Searcher:
         self.house.ready()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._asker.run)
+            nursery.start_soon(self._owners.run)
             nursery.start_soon(self._pool.run)
             nursery.start_soon(self._follow_index)
             nursery.start_soon(self._close_unread)
@@ -298,7 +292,7 @@ class Searcher:
                     nursery.cancel_scope.cancel("the newest alone is not enough")
         if gathered.result is None:
             gathered.truth = Truth()
-            await self._ask_truth(message, (0, 0), deadline_ns, gathered.truth)
+            await self._ask_truth(message, (0, 0), deadline_ns, gathered.truth, patient=True)
         gathered.degraded.extend(gathered.truth.degraded)
         return gathered
 
@@ -306,7 +300,7 @@ class Searcher:
         self, message: Search, newer_than: tuple[int, int], deadline_ns: int, gathered: Gathered
     ) -> None:
         await gathered.begun.wait()
-        await self._ask_truth(message, newer_than, deadline_ns, gathered.truth)
+        await self._ask_truth(message, newer_than, deadline_ns, gathered.truth, patient=False)
 
     def _note_no_generation(self, message: Search, gathered: Gathered) -> None:
         wanted = set(message.corpora) & {"documents"}
@@ -382,7 +376,9 @@ class Searcher:
             vector=vector,
         )
 
-    async def _ask_truth(self, message: Search, newer_than: tuple[int, int], deadline_ns: int, truth: Truth) -> None:
+    async def _ask_truth(
+        self, message: Search, newer_than: tuple[int, int], deadline_ns: int, truth: Truth, *, patient: bool
+    ) -> None:
         limit_ns = min(deadline_ns - ANSWER_NS, deadline_after(self.limits.overlay_deadline_ms / 1000))
         limit = max(self.limits.candidates_max, message.limit)
         async with trio.open_nursery() as nursery:
@@ -394,7 +390,7 @@ class Searcher:
                     filters=message.filters,
                     tenant=message.tenant,
                 )
-                nursery.start_soon(self._ask_owner, "transcript_appender", search_events, limit_ns, truth)
+                nursery.start_soon(self._ask_owner, "transcript_appender", search_events, limit_ns, truth, patient)
             if "units" in message.corpora:
                 search_units = SearchUnits(
                     query=message.query,
@@ -403,15 +399,14 @@ class Searcher:
                     filters=message.filters,
                     tenant=message.tenant,
                 )
-                nursery.start_soon(self._ask_owner, "core_writer", search_units, limit_ns, truth)
+                nursery.start_soon(self._ask_owner, "core_writer", search_units, limit_ns, truth, patient)
 
-    async def _ask_owner(self, owner: str, message: Message, limit_ns: int, truth: Truth) -> None:
+    async def _ask_owner(self, owner: str, message: Message, limit_ns: int, truth: Truth, patient: bool) -> None:
         events = owner == "transcript_appender"
         found = None
         detail = f"{owner} did not answer in time"
         try:
-            with trio.move_on_after(seconds_until(limit_ns)):
-                found = await self.house.ask(owner, message, Candidates, deadline_ns=limit_ns)
+            found = await self._owners.ask(owner, message, limit_ns=limit_ns, patient=patient)
         except BulkheadError as error:
             detail = error.message
         if found is None:

@@ -5,7 +5,8 @@ generation open. A new generation is opened by the spare first; queries move ove
 follows. A worker that is too large or too old is replaced while the other one serves.
 
 Patience: a worker that imports LanceDB on a loaded machine is late with its beats for seconds; one that is warm never
-is, whatever it searches, so a silent one is stopped or stuck and is killed whether it has calls or not.
+is, whatever it searches, so a silent one is stopped or stuck and is killed whether it has calls or not. One that beats
+and does not get ahead with opening a generation is given time by the size of it.
 """
 
 import math
@@ -22,10 +23,11 @@ from actors.searcher.recycling import judge
 from actors.settings import SearcherSettings
 from actors.worker import Worker, WorkerDied, WorkerSpec
 
-LOAD_S = 300.0
-WARM_S = 120.0
+# Verifying means reading every byte: 0.5 to 1 GB/s here, and a loaded machine with a slow disk must come through.
+LOAD_S_MIN, LOAD_BYTES_PER_S = 30.0, 20_000_000
+WARM_S = 60.0
 DROP_S = 30.0
-RESTART_S_MIN, RESTART_S_MAX = 0.05, 30.0
+RESTART_S_MIN, RESTART_S_MAX = 0.05, 10.0
 RETRY_LOAD_S = 2.0
 SPARE_WAITS_S = 15.0
 TRUTH_FIRST_S = 2.0
@@ -198,7 +200,8 @@ class Pool:
             self._house.log.warning("generation not loaded", extra={"error": error.message})
 
     async def _load(self, slot: Slot, worker: Worker, wanted: GenerationRef) -> None:
-        await worker.call(LoadGeneration(generation=wanted), Done, deadline_ns=deadline_after(LOAD_S))
+        seconds = LOAD_S_MIN + wanted.bytes / LOAD_BYTES_PER_S
+        await worker.call(LoadGeneration(generation=wanted), Done, deadline_ns=deadline_after(seconds))
         if slot.worker is worker:  # it may have died and been replaced while the answer was on its way
             slot.loaded.add(wanted.generation)
             self._pair.changed()

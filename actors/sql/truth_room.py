@@ -1,8 +1,9 @@
 """What the workers of core_writer and transcript_appender have in common: a truth, its readers, its keyword index.
 
-Two lanes. `write` has the only writing connection of the file: it writes, checkpoints and does the upkeep. `read` has
-a read-only connection and the keyword index, which it brings up to date in idle slices and before a search; so
-neither a search nor a broken index can hold up an append.
+Three lanes. `write` has the only writing connection of the file: it writes, checkpoints and does the upkeep. `read` has
+a read-only connection, `search` another one and the keyword index, which it brings up to date in idle slices and before
+a search; so neither a search nor a broken index can hold up an append, and no search a look into the history, also when
+every search comes here because the generation cannot be asked.
 
 A truth is looked at before it is opened for writing (inspection.py), and it has one writer at a time
 (writer_epoch.py). When it fails the look, a room that `serves_damaged` starts all the same: it reads what can be read
@@ -20,6 +21,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from sqlite3 import Connection, Error, sqlite_version
+from threading import Lock
 
 import msgspec
 
@@ -92,15 +94,16 @@ class TruthRoom:
         self._wal_then = 0  # its size at the last checkpoint
         self._finding: Quarantined | None = None
         self._damaged: Damaged | None = None
+        self._damaged_turn = Lock()  # its connection is one for all lanes
         self._aside: SetAside | None = None
         self._paused_until = dict.fromkeys(self.lanes.values(), 0.0)
         self._upkeep_at = 0.0
-        self._reading = False
+        self._reading: set[str] = set()  # the lanes that are
 
     # ------------------------------------------------------------ what a room must say
 
     def keyword_source(self) -> keywords.KeywordSource:
-        """Return what the keyword index follows; it is called within calls of the `read` lane."""
+        """Return what the keyword index follows; it is called within calls of the `search` lane."""
         raise NotImplementedError
 
     def verify(self, connection: Connection) -> int | None:
@@ -122,7 +125,7 @@ class TruthRoom:
         raise NotImplementedError
 
     def read(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
-        """Do a call of the `read` lane."""
+        """Do a call of the lanes `read` and `search`."""
         raise NotImplementedError
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
@@ -141,7 +144,8 @@ class TruthRoom:
             self._databases[lane] = Database(self._damaged.connection, self.path)
         else:
             self._databases[lane] = Database(open_reader(self.path, self.kind), self.path)
-            self.index.open()
+            if lane == "search":
+                self.index.open()
         took_ms = round((time.monotonic() - started) * 1000)
         return {"sqlite_version": sqlite_version, f"open_{lane}_ms": took_ms, **facts}
 
@@ -157,30 +161,30 @@ class TruthRoom:
                 self._relieve_wal(connection)
                 self._written_at = time.monotonic()
                 return self.write(connection, message, call)
-            self._reading = True
+            self._reading.add(lane)
             try:
                 return self.read(connection, message, call)
             finally:
-                self._reading = False
+                self._reading.discard(lane)
 
     def interrupt(self, lane: str) -> None:
         """Stop the running statement of a lane."""
         database = self._databases.get(lane)
         if database is not None:
             database.interrupt()
-        if lane == "read":
+        if lane == "search":
             self.index.interrupt()
 
     def idle(self, lane: str) -> bool:
-        """Do a slice of upkeep (write) or of indexing (read)."""
+        """Do a slice of upkeep (write) or of indexing (search)."""
         if self._finding is not None:
             return lane == "write" and self._aside is not None and self._aside.step(_ASIDE_SLICE_S)
-        if time.monotonic() < self._paused_until[lane]:
+        if lane == "read" or time.monotonic() < self._paused_until[lane]:
             return False
         call = Until.after(_IDLE_SLICE_S)
         try:
             with self._databases[lane].during(call, "upkeep failed") as connection:
-                if lane == "read":
+                if lane == "search":
                     return self.index.tend(self.slice_rows)
                 return self._upkeep_in_turn(connection, call) or self._tend_wal(connection)
         except BulkheadError:
@@ -194,8 +198,12 @@ class TruthRoom:
     # ------------------------------------------------------------ for the rooms
 
     def reader(self) -> Connection:
-        """Return the reading connection."""
+        """Return the connection of the lane `read`."""
         return self._databases["read"].connection
+
+    def search_reader(self) -> Connection:
+        """Return the connection of the lane `search`."""
+        return self._databases["search"].connection
 
     @property
     def is_damaged(self) -> bool:
@@ -294,7 +302,10 @@ class TruthRoom:
         if self.lanes[type(message)] == "write" or isinstance(message, self.refused_when_damaged):
             raise self._refusal(what, finding.message)
         try:
-            with self._databases["read"].during(call, f"{what} failed") as connection:
+            with (
+                self._damaged_turn,
+                self._databases[self.lanes[type(message)]].during(call, f"{what} failed") as connection,
+            ):
                 return self.read(connection, message, call)
         except (StoreLost, StoreBroken, Error, msgspec.MsgspecError, ValueError, TypeError) as error:
             # It met damage, in whatever shape it comes: pages, cells, texts, JSON. The rest can still be read.

@@ -12,7 +12,7 @@ import contextlib
 
 import msgspec
 
-from actors.actor import House, StorageActor
+from actors.actor import SEARCH_TRAY, House, StorageActor
 from actors.errors import BulkheadError, ErrorInfo, from_info
 from actors.mailbox import Envelope, deadline_after
 from actors.messages import (
@@ -24,6 +24,7 @@ from actors.messages import (
     Message,
     RestoreTruth,
     Row,
+    SearchEvents,
     Statistics,
     TranscriptStatus,
 )
@@ -46,12 +47,16 @@ class Acknowledged:
 
 
 def tray_of(message: Message) -> str:
-    """Sort appends from everything else."""
+    """Sort appends from everything else, and searches from what is quickly looked up."""
+    if isinstance(message, SearchEvents):
+        return SEARCH_TRAY
     return "write" if isinstance(message, AppendEvents) else "read"
 
 
 class TranscriptAppender(StorageActor):
     """One incarnation of transcript_appender."""
+
+    READ_TRAYS = ("read", SEARCH_TRAY)
 
     def __init__(
         self, house: House, spec: WorkerSpec, limits: TranscriptAppenderSettings, acknowledged: Acknowledged

@@ -59,7 +59,7 @@ class TranscriptRoom(TruthRoom):
         AppendBatch: "write",
         GetEvent: "read",
         SessionHistory: "read",
-        SearchEvents: "read",
+        SearchEvents: "search",
         PageEvents: "read",
         SessionsSince: "read",
         TranscriptStatus: "read",
@@ -73,7 +73,9 @@ class TranscriptRoom(TruthRoom):
         self._salvage = Salvage(self._book, kind)
         self._written = Shelf(self._book, self._salvage, kind, raw=True)
         self._read = Shelf(self._book, self._salvage, kind)
+        self._searched = Shelf(self._book, self._salvage, kind)
         self.segments = Reading(self._book, self._salvage, self._read, self.reader)
+        self._search = Reading(self._book, self._salvage, self._searched, self.search_reader)
         self._appender = Appender(limits, _now_us, self._written)
         super().__init__(
             setup,
@@ -85,7 +87,7 @@ class TranscriptRoom(TruthRoom):
 
     def keyword_source(self) -> KeywordSource:
         """Return the events."""
-        return EventSource(self.segments)
+        return EventSource(self._search)
 
     # ------------------------------------------------------------ opening
 
@@ -113,7 +115,7 @@ class TranscriptRoom(TruthRoom):
             self.path = self._book.path_of(segments.open())
         except OSError as error:
             raise map_os_error(error, "opening the transcript failed") from error
-        self.index = SegmentedIndex(folder, self.path, self.segments, self._book)
+        self.index = SegmentedIndex(folder, self.path, self._search, self._book)
         return True
 
     def prepare(self, connection: Connection) -> int:
@@ -133,9 +135,9 @@ class TranscriptRoom(TruthRoom):
         """Do a call on its lane; damage that it meets is looked into by the next process."""
         if isinstance(message, RestoreTruth):
             return restore(self._book, self._salvage, message, call)
-        shelf = self._written if self.lanes[type(message)] == "write" else self._read
+        shelves = {"write": self._written, "read": self._read, "search": self._searched}
         try:
-            with shelf.during(call, f"{type(message).__name__} failed"):
+            with shelves[self.lanes[type(message)]].during(call, f"{type(message).__name__} failed"):
                 return super().handle(message, call)
         except (StoreLost, StoreBroken, UnicodeDecodeError) as error:
             if (undecodable := self._suspect(error, type(message).__name__)) is not None:
@@ -191,7 +193,7 @@ class TranscriptRoom(TruthRoom):
                 return self.segments.history(message)
             case SearchEvents():
                 return search_events(
-                    self.segments,
+                    self._search,
                     self.index,
                     message,
                     until=self.answer_by(call),
@@ -204,7 +206,7 @@ class TranscriptRoom(TruthRoom):
                 return self.segments.sessions_since(message)
             case TranscriptStatus():
                 return self._status()
-        raise AssertionError(f"not a message of the read lane: {message!r}")
+        raise AssertionError(f"not a message of a reading lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
         """Drop old notes about recent events, and keep in the catalogue how far the transcript goes."""

@@ -116,6 +116,7 @@ SCENARIOS = (
         lose,
         must_fail=True,
         tiers=("smoke", "ci"),
+        paired=True,
         expect=("I1:",),
     ),
     Scenario(
@@ -124,6 +125,7 @@ SCENARIOS = (
         violate_all,
         must_fail=True,
         tiers=("smoke", "ci"),
+        paired=True,
         expect=INVARIANTS,
     ),
 )

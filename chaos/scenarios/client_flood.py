@@ -46,7 +46,7 @@ REBUILDS = 100
 async def flood_beside_others(given: Run) -> Verdict:
     """Flood appends and searches; compare with windows without a flood."""
     seconds = given.size(2, 4, 10)
-    rounds = given.size(1, 2, 10)
+    rounds = given.size(1, 1, 10)
     async with staged(given, "client_flood") as stage:
         plan = Plan(seconds=seconds, calls=[APPEND, SEARCH])
         floods: list[Told] = []

@@ -159,6 +159,7 @@ def _scenario(actor: str) -> Scenario:
         purpose=f"damage to each class of file of {actor}: nothing wrong is served, the others go on",
         run=both,
         tiers=("ci", "soak"),
+        paired=True,
         faults=(f"corrupt bytes × {actor}", f"delete and truncate × {actor}"),
         watchdog_s=1800.0,
     )

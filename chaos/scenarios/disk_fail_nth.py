@@ -165,6 +165,7 @@ SCENARIOS = (
         purpose="the N-th write, sync or read of a truth fails with EIO",
         run=run,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("EIO on write × core_writer", "EIO on write × transcript_appender"),
         watchdog_s=600.0,
     ),

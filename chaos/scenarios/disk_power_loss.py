@@ -25,7 +25,7 @@ async def run(given: Run) -> Verdict:
         for operations in OPERATIONS.values():
             for operation in operations:
                 stage.allow(operation, *DEATH_CODES)
-        for number in range(given.size(4, 60, 1000)):
+        for number in range(given.size(4, 40, 1000)):
             actor = given.rng.choice(sorted(TRUTH))
             next_life(given, actor, number + 1)
             if number % RESTART_EVERY == RESTART_EVERY - 1:
@@ -67,6 +67,7 @@ SCENARIOS = (
         purpose="power cuts: what was not synced is gone with the worker",
         run=run,
         tiers=("smoke", "ci", "soak"),
+        paired=True,
         faults=("power loss × core_writer", "power loss × transcript_appender"),
     ),
 )

@@ -31,7 +31,7 @@ async def slow_fsync(given: Run, name: str, actor: str) -> Verdict:
             stage.allow(operation, *DEATH_CODES, DEADLINE_EXCEEDED, INTERRUPTED, OVERLOADED)
         with stage.window("idle"):
             await trio.sleep(given.size(1, 4, 10))
-        for _ in range(given.size(1, 2, 10)):
+        for _ in range(given.size(1, 1, 10)):
             await slow(stage, actor, given.size(2, 3, 5))
             await stuck(stage, actor)
         judge(stage, actor)

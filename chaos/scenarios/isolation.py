@@ -36,6 +36,7 @@ FEW = 10
 SETTLE_S = 0.5
 LOOK_S = 0.02
 CLEAR_S = 3.0
+CLEAR_TRIES = 5
 CACHE_S = 0.5
 BACK_S = 90.0
 STEP_MS = 5000
@@ -52,7 +53,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 async def isolate(given: Run, name: str, actor: str) -> Verdict:
     """Measure the others while an actor is stopped, and while it hangs."""
     seconds = {"smoke": 1.0, "ci": 1.5, "soak": 5.0}[given.tier]
-    pairs = given.size(1, 2, 12)
+    pairs = given.size(1, 1, 12)
     async with staged(given, name, config=CONFIG, load=Load(), launcher=True) as stage:
         for operation in AFFECTED[actor]:
             stage.allow(operation, *DEATH_CODES)
@@ -146,15 +147,27 @@ async def _use_cache(stage: Stage) -> None:
 
 
 async def _clear(stage: Stage, watch: Watch, actor: str) -> None:
-    """Wake up the workers that hang; one that was just killed has no door any more."""
+    """Wake up the workers that hang.
+
+    One that was just killed has no door any more, one that was just started has none yet and may have taken the fault
+    along: so they are looked for again, until all that live have answered.
+    """
     with trio.CancelScope(shield=True):
-        await watch.look()
-        for pid in watch.rows[actor].pids:
-            with trio.move_on_after(CLEAR_S):
-                try:
-                    await control.clear(stage.data, actor, pid=pid)
-                except WorkerSilent:
-                    continue
+        for _ in range(CLEAR_TRIES):
+            await watch.look()
+            answers = [await _cleared(stage, actor, pid) for pid in watch.rows[actor].pids]
+            if all(answers):
+                return
+
+
+async def _cleared(stage: Stage, actor: str, pid: int) -> bool:
+    with trio.move_on_after(CLEAR_S):
+        try:
+            await control.clear(stage.data, actor, pid=pid)
+        except WorkerSilent:
+            return False
+        return True
+    return False
 
 
 # ------------------------------------------------------------ judgement

@@ -56,6 +56,7 @@ SCENARIOS = (
         purpose="workers die after COMMIT and before the answer: retries get the first result",
         run=green,
         tiers=("smoke", "ci", "soak"),
+        paired=True,
         faults=("death after COMMIT × core_writer", "death after COMMIT × transcript_appender"),
     ),
     Scenario(
@@ -64,5 +65,6 @@ SCENARIOS = (
         run=red,
         must_fail=True,
         tiers=("ci",),
+        paired=True,
     ),
 )

@@ -29,7 +29,7 @@ from chaos.deaths import (
     summary_ms,
     watching,
 )
-from chaos.scenario import TIERS, Run, Scenario, Tier, Verdict
+from chaos.scenario import Run, Scenario, Tier, Verdict
 from chaos.stage import Load, Op, Stage, staged
 
 STORAGE = ("core_writer", "transcript_appender", "cache_manager")
@@ -104,7 +104,7 @@ async def kill_builder(given: Run) -> Verdict:
                 watch,
                 "generation_builder",
                 given.rng,
-                given.size(3, 25, 25),
+                given.size(3, 11, 25),
                 hit=_note(stage, deaths),
                 spread_s=BUILDER_SPREAD_S,
                 doing=lambda: building(stage.client),
@@ -229,8 +229,8 @@ def _storage(actor: str, smoke: int, ci: int, soak: int, tiers: tuple[Tier, ...]
 
 
 async def _together(given: Run) -> Verdict:
-    truth = given.size(5, 250, 250)
-    kills = {"core_writer": truth, "transcript_appender": truth, "cache_manager": truth // 2}
+    truth = given.size(5, 300, 300)
+    kills = {"core_writer": truth, "transcript_appender": truth, "cache_manager": truth // 3}
     return await kill_storage(given, "process_kill_together", kills)
 
 
@@ -250,8 +250,8 @@ def _search(which: str, smoke: int, ci: int, soak: int, tiers: tuple[Tier, ...] 
 
 
 SCENARIOS = (
-    _storage("core_writer", 5, 50, 100, ("ci", "soak")),
-    _storage("transcript_appender", 5, 50, 100, TIERS),
+    _storage("core_writer", 5, 50, 100, ("soak",)),
+    _storage("transcript_appender", 5, 50, 100, ("smoke", "soak")),
     _storage("cache_manager", 5, 50, 100, ("soak",)),
     Scenario(
         name="process_kill_together",
@@ -276,7 +276,7 @@ SCENARIOS = (
         faults=("SIGKILL worker × embedder",),
         watchdog_s=600.0,
     ),
-    _search("active", 2, 6, 20),
+    _search("active", 2, 4, 20),
     _search("spare", 2, 4, 10, ("soak",)),
-    _search("both", 1, 3, 10),
+    _search("both", 1, 2, 10),
 )

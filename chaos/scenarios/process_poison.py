@@ -141,6 +141,7 @@ def _storage(road: str, tiers: tuple[Tier, ...]) -> Scenario:
         purpose=f"a message kills {actor} twice: condemned, also after a restart, until it is cleared",
         run=run,
         tiers=tiers,
+        paired=True,
         faults=(f"poison message × {actor}",),
     )
 
@@ -155,6 +156,7 @@ SCENARIOS = (
         purpose="a query brings down two search workers: answered by keyword from then on",
         run=poison_query,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("poison message × searcher",),
     ),
 )

@@ -74,7 +74,7 @@ def judge(stage: Stage, stopped: list[Stopped]) -> None:
 
 async def stop_searcher(given: Run) -> Verdict:
     """Stop the active search worker; queries go to the spare."""
-    stops = given.size(1, 4, 30)
+    stops = given.size(1, 3, 30)
     async with staged(given, "process_stop_searcher", config=CALM, load=Load(searchers=3)) as stage:
         async with watching(stage.daemon.socket_path) as watch:
             for _ in range(stops):
@@ -142,7 +142,7 @@ def _storage(actor: str) -> Scenario:
 
 
 async def _together(given: Run) -> Verdict:
-    return await stop_storage(given, "process_stop_together", dict.fromkeys(STORAGE, given.size(1, 18, 50)))
+    return await stop_storage(given, "process_stop_together", dict.fromkeys(STORAGE, given.size(1, 15, 50)))
 
 
 SCENARIOS = (

@@ -143,7 +143,7 @@ async def index_lock(given: Run) -> Verdict:
         book = Book()
         await book.fill(stage.client, stage.rng, 40)
         taken_s: list[float] = []
-        for _ in range(given.size(2, 6, 20)):
+        for _ in range(given.size(2, 4, 20)):
             await stage.call("index.rebuild")
             with suppress(TimeoutError):
                 await stage.until(lambda s: s["building"] is not None, 5.0, method="index.status")
@@ -260,6 +260,7 @@ SCENARIOS = (
         purpose="further daemons on a directory that is held, and five at once on one that is not",
         run=two_daemons,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("two daemons on one data directory × daemon",),
     ),
     Scenario(
@@ -267,6 +268,7 @@ SCENARIOS = (
         purpose="SIGKILL at random moments of the start, WAL recovery included",
         run=killed,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("kill during start-up × daemon",),
         watchdog_s=1200.0,
     ),
@@ -275,6 +277,7 @@ SCENARIOS = (
         purpose="SIGKILL the daemon during a rebuild; the next one has the index's lock at once and no remains",
         run=index_lock,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("kill during a build × daemon",),
         watchdog_s=600.0,
     ),
@@ -283,6 +286,7 @@ SCENARIOS = (
         purpose="a lock and a socket that the dead have left, or that are none",
         run=stale,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("stale lock and socket × daemon",),
     ),
     Scenario(
@@ -290,6 +294,7 @@ SCENARIOS = (
         purpose="the daemon runs out of file descriptors: accept pauses, nothing spins, everything comes back",
         run=descriptors,
         tiers=("ci", "soak"),
+        paired=True,
         faults=("fd exhaustion × listener",),
     ),
 )

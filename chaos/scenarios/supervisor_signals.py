@@ -123,7 +123,7 @@ async def _signal_twice(stage: Stage, number: int) -> float:
 async def kill_while_starting(given: Run) -> Verdict:
     """SIGKILL the daemon at random times of its start and of its first second, several lives in a row."""
     async with staged(given, "supervisor_kill_start") as stage:
-        for _ in range(given.size(1, 3, 30)):
+        for _ in range(given.size(1, 2, 30)):
             with stage.excused(*RESTART_CODES):
                 for _ in range(given.size(2, 5, 10)):
                     await trio.sleep(given.rng.random() * START_SPREAD_S)

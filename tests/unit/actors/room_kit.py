@@ -44,9 +44,9 @@ def ask(room: TruthRoom, message: Message, answer: type[Answer], *, seconds: flo
 
 @contextmanager
 def opened(room: TruthRoom) -> Iterator[TruthRoom]:
-    """Open both lanes, and close the connections at the end (a worker leaves that to the end of its process)."""
+    """Open all lanes, and close the connections at the end (a worker leaves that to the end of its process)."""
     try:
-        for lane in ("write", "read"):
+        for lane in ("write", "read", "search"):
             room.open(lane)
         yield room
     finally:

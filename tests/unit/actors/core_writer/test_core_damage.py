@@ -124,7 +124,7 @@ def test_what_can_be_read_is_served_and_nothing_is_written(folder: Path, kind: s
         assert words in str(ask(room, CoreStatus(), Statistics).values["quarantined"])
         while room.idle("write"):
             pass
-        assert not room.idle("read")
+        assert not room.idle("search")
     assert content(folder) == before
 
 

@@ -435,7 +435,7 @@ def test_search_finds_the_active_latest_versions_whatever_happened(
             put = row(room, unit(word, unit_id=name, status="active" if active else "deprecated"))
             latest[name] = (word, put["version"], active)
             if catch_up:
-                room.idle("read")
+                room.idle("search")
         for word in ("tea", "milk"):
             expected = {(name, version) for name, (text, version, active) in latest.items() if active and text == word}
             assert set(searched(room, word)) == expected

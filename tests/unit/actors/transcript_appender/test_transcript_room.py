@@ -500,7 +500,7 @@ def test_the_index_catches_up_in_idle_slices(tmp_path: Path) -> None:
         say(room, *["word"] * 150)
         assert status(room)["keyword_behind"] == 150
         slices = 0
-        while room.idle("read"):
+        while room.idle("search"):
             slices += 1
         assert slices == 3
         assert status(room)["keyword_behind"] == 0
@@ -535,7 +535,7 @@ def test_a_broken_index_holds_up_no_append(tmp_path: Path) -> None:
         say(room, "two")
         answer = ask(room, SearchEvents(query="two"), Candidates)
         assert (answer.found, answer.behind, answer.latest) == ([], 2, 2)
-        assert not room.idle("read")
+        assert not room.idle("search")
         (tmp_path / "keywords.db").rmdir()
         room.index._retry_at = 0
         assert found_seqs(room, "two") == [2]
