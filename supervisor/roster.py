@@ -130,6 +130,7 @@ class Roster:
                 index=self._boards.builder,
                 board=self._boards.searcher,
             ),
+            outlives_workers=True,
             mailbox=lambda: Mailbox(
                 "searcher",
                 count_max=limits.searcher_messages,
@@ -189,6 +190,7 @@ class Roster:
         stop_s: float,
         backoff_s: tuple[float, float] | None = None,
         hopeless_s: float | None = None,
+        outlives_workers: bool = False,
     ) -> ActorSpec:
         supervision = self._config.supervision
         shortest, longest = backoff_s or (supervision.backoff_ms_min / 1000, supervision.backoff_ms_max / 1000)
@@ -206,6 +208,7 @@ class Roster:
             backoff_s_max=longest,
             probe_s=supervision.probe_ms / 1000,
             hopeless_s=hopeless_s,
+            outlives_workers=outlives_workers,
         )
 
     def _sqlite_worker(self, name: str) -> WorkerSpec:

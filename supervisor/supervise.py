@@ -57,6 +57,7 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
     backoff_s_min: float = 0.05
     backoff_s_max: float = 5.0
     probe_s: float = 10.0
+    outlives_workers: bool = False  # the death of a worker is its own affair and ends no incarnation
     hopeless_s: float | None = None  # how long it may be BROKEN before the daemon is worthless; None: for ever
 
 
@@ -342,8 +343,13 @@ class Supervisor:
         for child in self.children.values():
             for worker in child.workers:
                 cause = worker.watch(now_ns, elapsed_ms)
-                if cause is not None and len(child.workers) == 1 and child.state in SERVING:
+                if cause is not None and self._ends_incarnation(child):
                     self._move(child, Event.OVERDUE, cause)
+
+    @staticmethod
+    def _ends_incarnation(child: Child) -> bool:
+        """Say whether the end of the worker that is overdue will be that of the actor: else it would stay WEDGED."""
+        return len(child.workers) == 1 and not child.spec.outlives_workers and child.state in SERVING
 
     def hurt(self, name: str, how: Literal["raise", "cancel"]) -> bool:
         """End an incarnation the way a bug in its code would (chaos only); False when there is none to hurt."""

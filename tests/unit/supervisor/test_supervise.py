@@ -433,3 +433,26 @@ async def test_who_has_a_message_in_hand_for_too_long_is_stuck(autojump_clock: t
         assert supervisor.stuck() == "a"
 
     await running(supervisor, check)
+
+
+class Overdue:
+    """A worker that is found overdue at the next look."""
+
+    def watch(self, now_ns: int, elapsed_ms: float) -> str:
+        return "silent for 2000 ms"
+
+
+@pytest.mark.parametrize(("outlives", "state"), [(False, State.WEDGED), (True, State.READY)])
+async def test_an_actor_that_outlives_its_workers_is_not_wedged_with_the_last_of_them(
+    autojump_clock: trio.testing.MockClock, outlives: bool, state: State
+) -> None:
+    """It would stay so for ever: nothing but the end of its incarnation leads out of there."""
+    spec = msgspec.structs.replace(fake("searcher"), outlives_workers=outlives)
+    supervisor = Supervisor([spec])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        await supervisor.wait_state("searcher", State.READY)
+        supervisor.children["searcher"].workers.append(Overdue())  # type: ignore[arg-type]
+        supervisor.watch(0, 50.0)
+        assert supervisor.children["searcher"].state is state
+        nursery.cancel_scope.cancel("the test is over")
