@@ -80,14 +80,13 @@ def perform(scenario: Scenario, seed: int, tier: Tier) -> Result:
 def perform_all(scenarios: Iterable[Scenario], seed: int, tier: Tier, *, jobs: int = 1) -> Iterator[Result]:
     """Run scenarios, so many at a time, and yield each result when it is there.
 
-    Those that are measured run alone and first, the paired ones two at a time. More `jobs` are for finding faults fast:
-    all take each other's CPU, so latencies mean nothing then.
+    More than one at a time is for finding faults fast: they take each other's CPU, so latencies mean nothing then.
     """
-    waiting = sorted(scenarios, key=lambda scenario: scenario.paired)[::-1]
+    waiting = list(scenarios)[::-1]
     running: list[Running] = []
     try:
         while waiting or running:
-            while waiting and _has_room(waiting[-1], running, jobs):
+            while waiting and len(running) < jobs:
                 running.append(Running(waiting.pop(), seed, tier))
             time.sleep(POLL_S)
             for each in [each for each in running if each.ended()]:
@@ -98,16 +97,11 @@ def perform_all(scenarios: Iterable[Scenario], seed: int, tier: Tier, *, jobs: i
             each.abandon()
 
 
-def _has_room(scenario: Scenario, running: list["Running"], jobs: int) -> bool:
-    together = scenario.paired and all(each.scenario.paired for each in running)
-    return len(running) < max(jobs, 2 if together else 1)
-
-
 class Running:
     """A scenario under way in a folder and a process of its own."""
 
     def __init__(self, scenario: Scenario, seed: int, tier: Tier) -> None:
-        self.scenario = scenario
+        self._scenario = scenario
         self._seed = seed
         self._tier: Tier = tier
         self._folder = Path(tempfile.mkdtemp(prefix="bh-"))
@@ -128,7 +122,7 @@ class Running:
         if found:
             self._status = status
             return True
-        if time.monotonic() < self._began + self.scenario.watchdog_s + HARD_S:
+        if time.monotonic() < self._began + self._scenario.watchdog_s + HARD_S:
             return False
         kill(self._pid, signal.SIGUSR1)
         time.sleep(STACKS_S)
@@ -139,7 +133,7 @@ class Running:
     def result(self) -> Result:
         """Return what came of it, once it has ended; nothing of it is left then."""
         try:
-            verdict = _read_verdict(self.scenario, self._folder, self._seed, self._status)
+            verdict = _read_verdict(self._scenario, self._folder, self._seed, self._status)
             left = kill_marked(self._folder)
             if left:
                 verdict.violations.append(f"I10: left processes behind: {left}")
@@ -147,11 +141,11 @@ class Running:
             verdict.tier = self._tier
             verdict.versions = versions()
             return Result(
-                scenario=self.scenario.name,
-                purpose=self.scenario.purpose,
-                must_fail=self.scenario.must_fail,
-                faults=self.scenario.faults,
-                expect=self.scenario.expect,
+                scenario=self._scenario.name,
+                purpose=self._scenario.purpose,
+                must_fail=self._scenario.must_fail,
+                faults=self._scenario.faults,
+                expect=self._scenario.expect,
                 verdict=verdict,
                 timelines=[_timeline(path) for path in sorted(self._folder.glob("timeline-*.json"))],
             )

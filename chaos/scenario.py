@@ -53,8 +53,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     `expect` are the beginnings of the violations that such a one must have: red for another reason is not noticed.
     `faults` are the cells of the fault matrix that it covers, each "fault × actor". `watchdog_s` bounds the whole
-    scenario: one that takes longer is red, with all stacks in its verdict. `paired` ones rest on no latency, so two of
-    them may run side by side.
+    scenario: one that takes longer is red, with all stacks in its verdict.
     """
 
     name: str
@@ -65,4 +64,3 @@ class Scenario(msgspec.Struct, frozen=True):
     faults: tuple[str, ...] = ()
     watchdog_s: float = 300.0
     expect: tuple[str, ...] = ()
-    paired: bool = False

@@ -116,7 +116,6 @@ SCENARIOS = (
         lose,
         must_fail=True,
         tiers=("smoke", "ci"),
-        paired=True,
         expect=("I1:",),
     ),
     Scenario(
@@ -125,7 +124,6 @@ SCENARIOS = (
         violate_all,
         must_fail=True,
         tiers=("smoke", "ci"),
-        paired=True,
         expect=INVARIANTS,
     ),
 )

@@ -48,7 +48,7 @@ def cases_of(actor: str) -> list[Case]:
 async def run(given: Run, actor: str) -> Verdict:
     """Run the cases of an actor."""
     cases = cases_of(actor)
-    count = given.size(3, 11, 200)
+    count = given.size(3, 9, 200)
     chosen = [cases[number % len(cases)] for number in range(count)] if count > len(cases) else spread(cases, count)
     wait = ("append", "write", "read")
     async with staged(given, f"damage_{actor}", config=CONFIG, load=None, wait=wait) as stage:
@@ -159,7 +159,6 @@ def _scenario(actor: str) -> Scenario:
         purpose=f"damage to each class of file of {actor}: nothing wrong is served, the others go on",
         run=both,
         tiers=("ci", "soak"),
-        paired=True,
         faults=(f"corrupt bytes × {actor}", f"delete and truncate × {actor}"),
         watchdog_s=1800.0,
     )

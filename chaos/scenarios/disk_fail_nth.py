@@ -62,7 +62,7 @@ async def run(given: Run) -> Verdict:
 
 async def hurt(given: Run, stage: Stage, watch: Watch, actor: str) -> None:
     """Go through all failures of one actor."""
-    for nth in range(1, given.size(1, 13, 50) + 1):
+    for nth in range(1, given.size(1, 11, 50) + 1):
         for case in (WRITE, SYNC, READ):
             await fail_once(stage, watch, actor, case, nth)
     for case in (WRITE, SYNC)[: given.size(1, 2, 2)]:
@@ -165,7 +165,6 @@ SCENARIOS = (
         purpose="the N-th write, sync or read of a truth fails with EIO",
         run=run,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("EIO on write × core_writer", "EIO on write × transcript_appender"),
         watchdog_s=600.0,
     ),

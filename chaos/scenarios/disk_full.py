@@ -107,7 +107,6 @@ SCENARIOS = (
         purpose="the disk is full for a while: DiskFull for writes, everything else goes on",
         run=run,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("ENOSPC × core_writer", "ENOSPC × transcript_appender"),
     ),
 )

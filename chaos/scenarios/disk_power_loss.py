@@ -67,7 +67,6 @@ SCENARIOS = (
         purpose="power cuts: what was not synced is gone with the worker",
         run=run,
         tiers=("smoke", "ci", "soak"),
-        paired=True,
         faults=("power loss × core_writer", "power loss × transcript_appender"),
     ),
 )

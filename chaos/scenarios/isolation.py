@@ -24,7 +24,7 @@ from chaos.deaths import AFFECTED, CALM, DEATH_CODES, Watch, watching
 from chaos.faults import control
 from chaos.faults.cases import INTERRUPTED
 from chaos.faults.control import WorkerSilent
-from chaos.scenario import Run, Scenario, Verdict
+from chaos.scenario import Run, Scenario, Tier, Verdict
 from chaos.stage import Load, Stage, staged
 from chaos.targets import CACHE_WRITE, ask
 from chaos.timeline import OK, Op, Span, latencies, within
@@ -205,7 +205,7 @@ def _errors(ops: list[Op], pairs: list[Pair]) -> int:
     return sum(op.outcome != OK for op in within(ops, [pair.fault for pair in pairs]))
 
 
-def _scenario(actor: str) -> Scenario:
+def _scenario(actor: str, tiers: tuple[Tier, ...]) -> Scenario:
     name = f"isolation_{actor}"
 
     async def run(given: Run) -> Verdict:
@@ -215,13 +215,16 @@ def _scenario(actor: str) -> Scenario:
         name=name,
         purpose=f"{actor} stopped or hung for whole windows; the others do not fail, and are not slower",
         run=run,
-        tiers=("ci", "soak"),
+        tiers=tiers,
         faults=(f"away for good × {actor}",),
         watchdog_s=900.0,
     )
 
 
-SCENARIOS = tuple(
-    _scenario(actor)
-    for actor in ("core_writer", "transcript_appender", "cache_manager", "searcher", "generation_builder")
+SCENARIOS = (
+    _scenario("core_writer", ("soak",)),
+    _scenario("transcript_appender", ("ci", "soak")),
+    _scenario("cache_manager", ("soak",)),
+    _scenario("searcher", ("ci", "soak")),
+    _scenario("generation_builder", ("soak",)),
 )

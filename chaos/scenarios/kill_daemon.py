@@ -17,7 +17,7 @@ TRUTH = ("append", "write", "read")
 
 async def run(given: Run) -> Verdict:
     """Kill and read back, until the kills are done and enough was appended."""
-    kills, events = given.size(4, 20, 200), given.size(200, 2000, 20_000)
+    kills, events = given.size(4, 12, 200), given.size(200, 2000, 20_000)
     load = Load(appenders=CLIENTS, searchers=0, writers=1, readers=0, bridges=True, pause_s=0.02)
     async with staged(given, NAME, load=load, wait=TRUTH) as stage:
         for op in ("append", "unit", "history"):

@@ -56,7 +56,6 @@ SCENARIOS = (
         purpose="workers die after COMMIT and before the answer: retries get the first result",
         run=green,
         tiers=("smoke", "ci", "soak"),
-        paired=True,
         faults=("death after COMMIT × core_writer", "death after COMMIT × transcript_appender"),
     ),
     Scenario(
@@ -65,6 +64,5 @@ SCENARIOS = (
         run=red,
         must_fail=True,
         tiers=("ci",),
-        paired=True,
     ),
 )

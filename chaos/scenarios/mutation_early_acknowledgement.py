@@ -38,6 +38,5 @@ SCENARIOS = (
         run=run,
         must_fail=True,
         tiers=("ci",),
-        paired=True,
     ),
 )

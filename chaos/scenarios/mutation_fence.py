@@ -143,7 +143,6 @@ SCENARIOS = (
         purpose="a writer that was stopped and replaced is woken up: it commits nothing",
         run=green,
         tiers=("smoke", "ci", "soak"),
-        paired=True,
         faults=("zombie writer × core_writer", "zombie writer × transcript_appender"),
     ),
     Scenario(
@@ -152,6 +151,5 @@ SCENARIOS = (
         run=red,
         must_fail=True,
         tiers=("ci",),
-        paired=True,
     ),
 )

@@ -54,6 +54,5 @@ SCENARIOS = (
         run=run,
         must_fail=True,
         tiers=("ci",),
-        paired=True,
     ),
 )

@@ -95,7 +95,6 @@ def _scenario(actor: str, tiers: tuple[Tier, ...]) -> Scenario:
         purpose=f"the worker of {actor} dies again and again: BROKEN, refused at once, back by a probe",
         run=run,
         tiers=tiers,
-        paired=True,
         faults=(f"restarts spent × {actor}",),
     )
 

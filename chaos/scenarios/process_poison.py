@@ -141,13 +141,12 @@ def _storage(road: str, tiers: tuple[Tier, ...]) -> Scenario:
         purpose=f"a message kills {actor} twice: condemned, also after a restart, until it is cleared",
         run=run,
         tiers=tiers,
-        paired=True,
         faults=(f"poison message × {actor}",),
     )
 
 
 SCENARIOS = (
-    _storage("core_writer", ("ci", "soak")),
+    _storage("core_writer", ("soak",)),
     _storage("transcript_appender", ("ci", "soak")),
     _storage("transcript_appender_read", ("soak",)),
     _storage("cache_manager", ("soak",)),
@@ -156,7 +155,6 @@ SCENARIOS = (
         purpose="a query brings down two search workers: answered by keyword from then on",
         run=poison_query,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("poison message × searcher",),
     ),
 )

@@ -44,7 +44,7 @@ async def raise_in_handler(given: Run) -> Verdict:
             _allow(stage, actor)
         ready: list[float] = []
         async with watching(stage.daemon.socket_path) as watch:
-            for number in range(given.size(1, 4, 20)):
+            for number in range(given.size(1, 2, 20)):
                 for road in roads:
                     ready.append(await _raise_once(stage, watch, road, f"raise{number}{road}{given.seed}"))
         stage.facts["ready_ms"] = summary_ms(ready)
@@ -71,7 +71,7 @@ async def fail_actors(given: Run, name: str, how: str) -> Verdict:
         for actor in ACTORS:
             _allow(stage, actor)
         async with watching(stage.daemon.socket_path) as watch:
-            for _ in range(given.size(1, 4, 30)):
+            for _ in range(given.size(1, 2, 30)):
                 for actor in ACTORS:
                     await trio.sleep(given.rng.random() * 0.2)
                     await _fail(stage, watch, actor, how)
@@ -126,7 +126,7 @@ def _failing(how: str, purpose: str, cell: str) -> Scenario:
 
 
 def _scenario(name: str, purpose: str, run: Callable[[Run], Awaitable[Verdict]], faults: tuple[str, ...]) -> Scenario:
-    return Scenario(name=name, purpose=purpose, run=run, tiers=("ci", "soak"), faults=faults, paired=True)
+    return Scenario(name=name, purpose=purpose, run=run, tiers=("ci", "soak"), faults=faults)
 
 
 SCENARIOS = (

@@ -106,7 +106,7 @@ async def _stop_active(stage: Stage, watch: Watch, rng: random.Random) -> None:
 
 async def stop_builder(given: Run) -> Verdict:
     """Stop the builder; nobody else notices, and builds go on afterwards."""
-    stops = given.size(1, 2, 20)
+    stops = given.size(1, 1, 20)
     async with staged(given, "process_stop_generation_builder", config=RAPID) as stage:
         for _ in range(stops):
             await trio.sleep(given.rng.random() * 2)

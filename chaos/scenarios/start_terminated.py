@@ -51,7 +51,6 @@ SCENARIOS = (
         purpose="SIGTERM and SIGKILL shortly after, again and again: the files are whole, every row is there",
         run=run,
         tiers=("soak",),
-        paired=True,
         faults=("kill during the drain × daemon",),
         watchdog_s=1200.0,
     ),

@@ -260,7 +260,6 @@ SCENARIOS = (
         purpose="further daemons on a directory that is held, and five at once on one that is not",
         run=two_daemons,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("two daemons on one data directory × daemon",),
     ),
     Scenario(
@@ -268,7 +267,6 @@ SCENARIOS = (
         purpose="SIGKILL at random moments of the start, WAL recovery included",
         run=killed,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("kill during start-up × daemon",),
         watchdog_s=1200.0,
     ),
@@ -277,7 +275,6 @@ SCENARIOS = (
         purpose="SIGKILL the daemon during a rebuild; the next one has the index's lock at once and no remains",
         run=index_lock,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("kill during a build × daemon",),
         watchdog_s=600.0,
     ),
@@ -286,7 +283,6 @@ SCENARIOS = (
         purpose="a lock and a socket that the dead have left, or that are none",
         run=stale,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("stale lock and socket × daemon",),
     ),
     Scenario(
@@ -294,7 +290,6 @@ SCENARIOS = (
         purpose="the daemon runs out of file descriptors: accept pauses, nothing spins, everything comes back",
         run=descriptors,
         tiers=("ci", "soak"),
-        paired=True,
         faults=("fd exhaustion × listener",),
     ),
 )

@@ -161,5 +161,6 @@ SCENARIOS = (
         "SIGKILL while the daemon starts, several times in a row",
         kill_while_starting,
         "SIGKILL in its start",
+        ("soak",),
     ),
 )

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -14,13 +13,11 @@ import trio
 
 from chaos import runner
 from chaos.client import environment
-from chaos.runner import Result, perform, perform_all
+from chaos.runner import Result, perform
 from chaos.scenario import Run, Scenario, Verdict
 from chaos.scenarios import every_scenario
 from chaos.setup import write_config
 from supervisor.config import load
-
-MEET_S = 3.0
 
 
 async def calm(given: Run) -> Verdict:
@@ -100,30 +97,6 @@ def test_what_a_scenario_leaves_behind_is_found_and_killed() -> None:
     assert "left processes behind" in result.verdict.violations[0]
     pid = int(result.verdict.violations[0].split("['")[1].split()[0])
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def meets_another(folder: Path) -> Callable[[Run], Awaitable[Verdict]]:
-    """Return a scenario that is ok when another one of its kind is there at the same time."""
-
-    async def meet(given: Run) -> Verdict:
-        (folder / str(os.getpid())).touch()
-        with trio.move_on_after(MEET_S):
-            while len(list(folder.iterdir())) < 2:  # noqa: ASYNC110 - the other one is another process
-                await trio.sleep(0.01)
-            return Verdict(scenario="meets", seed=given.seed, violations=[], faults=1)
-        return Verdict(scenario="meets", seed=given.seed, violations=["it was alone"], faults=1)
-
-    return meet
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_two_run_side_by_side_when_neither_is_measured(tmp_path: Path, paired: bool) -> None:
-    meet = meets_another(tmp_path)
-    words = [
-        result.word
-        for result in perform_all([Scenario(name, "", meet, paired=paired) for name in ("one", "two")], 1, "smoke")
-    ]
-    assert words == (["ok", "ok"] if paired else ["FAILED", "ok"])
 
 
 def judged(verdict: Verdict, *, must_fail: bool = False, expect: tuple[str, ...] = ()) -> str:
