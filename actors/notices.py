@@ -58,6 +58,7 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0  # at `attempted`, without success
     attempted: Covers | None = None
     build_ms: float = 0.0  # how long the last one took
+    publish_ms: float = 0.0  # of it, from the flip of the pointer until the searcher served what it names
     paused: bool = False  # after a rollback, until the truth moves or a build is asked for
     no_room: bool = False  # the disk is low: no builds, no embedding, no earlier generations
     disk_full_ns: int = 0  # CLOCK_MONOTONIC of the last build that the disk had no room for

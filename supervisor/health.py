@@ -125,6 +125,7 @@ class Health:
             "building": notice.building,
             "builds": {"started": notice.builds_started, "published": notice.builds_published},
             "build_ms": round(notice.build_ms, 1),
+            "publish_ms": round(notice.publish_ms, 1),
             "workers_replaced": notice.workers_replaced,
             "paused": notice.paused or notice.no_room,
             "paused_by": "disk" if notice.no_room else "rollback" if notice.paused else None,

@@ -464,9 +464,11 @@ class GenerationBuilder:
 
     async def _publish(self, sealed: GenerationRef, *, previous: tuple[GenerationRef, ...]) -> None:
         await self._step("flip", sealed.generation, 0, 0)
+        began = time.monotonic()
         await self._work(FlipGeneration(generation=sealed.generation), Done, seconds=SHORT_S)
         self._post(serving=sealed, previous=previous)
         await self._offer()
+        self._post(publish_ms=(time.monotonic() - began) * 1000)
 
     def _kept_behind(self, sealed: GenerationRef) -> tuple[GenerationRef, ...]:
         notice = self.board.notice
