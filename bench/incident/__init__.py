@@ -9,7 +9,7 @@ same chunks, the same vectors from the same endpoint on loopback, the same quest
 pace, in a process of their own; both acknowledge after fsync. Prints tables, draws a picture, asserts nothing.
 
     work.py vectors.py endpoint.py    what both are given
-    load.py                           the clients, one process for one system
+    memory.py load.py                 what a client does; the clients, one process for one system
     bulkhead.py                       Bulkhead: a real daemon on a real socket
     monolith.py                       the one file, as the incident describes it: single_file.py, reindex.py
     windows.py usage.py child.py      one run: who has his turn when; memory and disk

@@ -12,7 +12,7 @@ import psutil
 import trio
 
 from bench.incident.endpoint import MODEL
-from bench.incident.load import BulkheadSpec, Refused
+from bench.incident.memory import BulkheadSpec, Refused
 from bench.incident.results import BULKHEAD, Rebuild
 from bench.incident.work import Sizes, message, question
 from chaos.daemon import Daemon
@@ -29,7 +29,7 @@ SESSION = "the conversation"
 
 
 class BulkheadMemory:
-    """A client on the socket; implements `load.Memory`."""
+    """A client on the socket; implements `memory.Memory`."""
 
     def __init__(self, data: str) -> None:
         self._client = Client(data, start=False)

@@ -10,64 +10,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from bench.incident import child
+from bench.incident.memory import BulkheadSpec, Memory, Refused, Spec
 from bench.incident.results import OK, PACE_S, Op
 
 Answer = TypeVar("Answer")
 
 SWITCH_S = 0.001  # how soon a thread gives way to another that waits: three clients share this process
-
-
-class Refused(Exception):
-    """An operation failed; `outcome` says how, as in `results.Op`."""
-
-    def __init__(self, outcome: str) -> None:
-        super().__init__(outcome)
-        self.outcome = outcome
-
-
-class Memory(Protocol):
-    """What a client does with a system. Operations raise Refused. Used by one thread at a time."""
-
-    def append(self, number: int) -> None:
-        """Append turn `number` of the conversation, durably."""
-        ...
-
-    def approve(self, number: int) -> None:
-        """Write approval `number`, durably."""
-        ...
-
-    def search(self, number: int) -> tuple[str, ...]:
-        """Ask question `number`; return what the answer says it lacks."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-class BulkheadSpec(msgspec.Struct, frozen=True, kw_only=True, tag="bulkhead"):
-    """Where a daemon is."""
-
-    works_in_clients: ClassVar[bool] = False
-
-    data: str
-
-
-class MonolithSpec(msgspec.Struct, frozen=True, kw_only=True, tag="monolith"):
-    """Where the one file is, and the port of its embedding endpoint."""
-
-    works_in_clients: ClassVar[bool] = True
-
-    database: str
-    endpoint_port: int
-
-
-Spec = BulkheadSpec | MonolithSpec
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

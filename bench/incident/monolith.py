@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from bench.incident import child
-from bench.incident.load import MonolithSpec
+from bench.incident.memory import MonolithSpec
 from bench.incident.results import MONOLITH, Rebuild
 from bench.incident.work import Sizes
 

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import sqlite_vec
 
-from bench.incident.load import Refused
+from bench.incident.memory import Refused
 from bench.incident.results import LATE, LOCKED, REPLAYED
 from bench.incident.work import message, question
 
@@ -123,7 +123,7 @@ def lock_path(database: str) -> str:
 
 
 class MonolithMemory:
-    """A client of the file; implements `load.Memory`."""
+    """A client of the file; implements `memory.Memory`."""
 
     def __init__(self, database: str, endpoint_port: int) -> None:
         self._connection = connect(database)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from bench.incident.load import Load, Spec
+from bench.incident.load import Load
+from bench.incident.memory import Spec
 from bench.incident.results import IDLE, REBUILD, Rebuild, Results, Usage, Window
 from bench.incident.usage import Meter
 from bench.incident.work import Sizes

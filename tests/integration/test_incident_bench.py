@@ -12,9 +12,10 @@ from bench.incident import single_file
 from bench.incident.bulkhead import Bulkhead
 from bench.incident.endpoint import endpoint
 from bench.incident.figure import draw
-from bench.incident.load import Refused
+from bench.incident.load import Load
+from bench.incident.memory import MonolithSpec, Refused
 from bench.incident.monolith import Monolith
-from bench.incident.results import BULKHEAD, IDLE, LATE, LOCKED, MONOLITH, PACE_S, REBUILD, REPLAYED
+from bench.incident.results import BULKHEAD, IDLE, LATE, LOCKED, MONOLITH, OK, PACE_S, REBUILD, REPLAYED
 from bench.incident.single_file import MonolithMemory, connect, create, lock_path
 from bench.incident.table import full_table, ratio_table
 from bench.incident.windows import System, run
@@ -62,13 +63,13 @@ def test_a_run_measures_both_and_can_be_shown(data: Path, port: int) -> None:
     for system in (MONOLITH, BULKHEAD):
         for phase in (IDLE, REBUILD):
             (window,) = results.of(system, phase)
-            assert {op.kind for op in window.counted} == set(PACE_S)
+            assert {op.kind for op in window.ops} == set(PACE_S)
             assert bool(window.rebuilds) == (phase == REBUILD)
         assert all(rebuild.publish_s is not None for rebuild in window.rebuilds)
         assert results.usage[system].rss_bytes > 10**6
         assert results.usage[system].disk_bytes > 10**4
     felt = [op for phase in (IDLE, REBUILD) for window in results.of(BULKHEAD, phase) for op in window.ops]
-    assert [op for op in felt if op.outcome != "ok"] == []
+    assert [op for op in felt if op.outcome != OK] == []
     assert full_table(results) and ratio_table(results) and draw(results)
     assert counts(place / "monolith" / "agent.sqlite") == [SIZES.chunks] * 4
 
@@ -96,6 +97,25 @@ def test_a_writer_of_the_one_file_gives_up_while_another_holds_the_lock(tmp_path
     memory.approve(2)
     assert with_lock.execute("SELECT max(seq) FROM transcript_events").fetchall() == [(2,)]
     with_lock.close()
+
+
+def test_the_clients_report_what_was_locked(tmp_path: Path, port: int) -> None:
+    """Each client does one thing at least; the writers have the real busy timeout to wait for."""
+    database = str(tmp_path / "agent.sqlite")
+    create(database, SIZES.dimensions)
+    load = Load(MonolithSpec(database=database, endpoint_port=port))
+    with_lock = apsw.Connection(database)
+    try:
+        with_lock.execute("BEGIN IMMEDIATE")
+        load.start()
+        outcomes = {op.kind: op.outcome for op in load.stop()}
+        assert outcomes == {"append": LOCKED, "approval": LOCKED, "search": OK}
+        with_lock.execute("ROLLBACK")
+        load.start()
+        assert {op.outcome for op in load.stop()} == {OK}
+    finally:
+        with_lock.close()
+        load.close()
 
 
 @pytest.mark.usefixtures("hasty")
