@@ -302,10 +302,11 @@ def _entry(root: Path, path: Path, *, sync: bool) -> FileEntry:
 
 
 class PendingText(msgspec.Struct, frozen=True, array_like=True):
-    """A text that has no vector yet: sha256 of the text, and the text."""
+    """A text that has no vector yet: sha256 of the text, the text, and the row it is of (the first one, if several)."""
 
     hash: bytes
     text: str
+    name: str = ""
 
 
 def encode_pending(texts: Iterable[PendingText]) -> bytes:
@@ -334,6 +335,19 @@ def read_pending(folder: Path, offset: int, texts_max: int) -> tuple[list[Pendin
             return texts, position if file.read(1) else None
     except (OSError, msgspec.DecodeError) as error:
         raise GenerationSuspect(f"generation {folder.name}: {PENDING} not readable at {offset}: {error}") from error
+
+
+def count_pending(folder: Path) -> int:
+    """Return how many texts the PENDING file lists; raises GenerationSuspect. Reads no text: 100,000 take 0.1 s."""
+    count = 0
+    try:
+        with (folder / PENDING).open("rb") as file:
+            while len(header := file.read(4)) == 4:
+                file.seek(int.from_bytes(header, "big"), os.SEEK_CUR)
+                count += 1
+    except OSError as error:
+        raise GenerationSuspect(f"generation {folder.name}: {PENDING} not readable: {error}") from error
+    return count
 
 
 def _read_record(file: BinaryIO) -> PendingText | None:

@@ -694,13 +694,17 @@ class ScanSources(Message, frozen=True, kw_only=True):
 
 
 class BeginBuild(Message, frozen=True, kw_only=True):
-    """Start a generation in a temporary folder. `previous` lends its vectors where identity and hash agree."""
+    """Start a generation in a temporary folder. `previous` lends its vectors where identity and hash agree.
+
+    `lender` does so besides it: the successor, while the embedding model is being changed.
+    """
 
     answer = Done
     generation: int
     covers: Covers
     identity: EmbeddingIdentity | None
     previous: GenerationRef | None
+    lender: GenerationRef | None = None
     sources: list[SourceRoot]
 
 
@@ -806,13 +810,17 @@ class VerifyGeneration(Message, frozen=True, kw_only=True):
 
 
 class EmbeddedBatch(Struct, frozen=True, kw_only=True):
-    """Vectors for the next texts that had none. `next` is the offset to go on from, None at the end."""
+    """Vectors for the next texts that had none. `next` is the offset to go on from, None at the end.
+
+    `foreign` says why there are none: the endpoint answers as another model, whose vectors must not be used.
+    """
 
     keys: list[bytes]
     dimensions: int
     blob: bytes
     next: int | None
     failed: list[Skip]
+    foreign: str | None = None
 
 
 class EmbedPending(Message, frozen=True, kw_only=True):
@@ -829,10 +837,11 @@ class EmbedPending(Message, frozen=True, kw_only=True):
 
 
 class PendingKeys(Struct, frozen=True, kw_only=True):
-    """The hashes of the next pending texts, and the offset after them (None at the end)."""
+    """The hashes of the next pending texts, the offset after them (None at the end), how many the list holds in all."""
 
     keys: list[bytes]
     next: int | None
+    total: int = 0
 
 
 class PeekPending(Message, frozen=True, kw_only=True):
@@ -878,9 +887,13 @@ class VerifyIndex(Message, frozen=True, kw_only=True):
 
 
 class RollbackIndex(Message, frozen=True, kw_only=True):
-    """Serve the previous generation again; automatic builds pause until the truth moves or one is asked for."""
+    """Serve the previous generation again; automatic builds pause until the truth moves or one is asked for.
+
+    `generation` names another one of those that are kept: after a change of the model the last one of the old model.
+    """
 
     answer = Row
+    generation: int | None = None
 
     def may_repeat(self) -> bool:
         """Say no: a second time would roll back one generation further."""
@@ -986,6 +999,32 @@ class ServeGeneration(Message, frozen=True, kw_only=True):
     generation: GenerationRef | None
 
 
+class Comparison(Struct, frozen=True, kw_only=True):
+    """How two generations answered what was asked lately: means over `queries`, medians of the times.
+
+    `overlap` is the share of the first `top` hits that both have, `rank_correlation` Spearman's coefficient over the
+    hits that both have; None where nothing could be compared.
+    """
+
+    earlier: int
+    later: int
+    queries: int
+    with_vectors: int
+    top: int
+    overlap: float | None
+    rank_correlation: float | None
+    earlier_ms: float | None
+    later_ms: float | None
+
+
+class CompareGenerations(Message, frozen=True, kw_only=True):
+    """Ask both generations what was asked lately. A worker must have both open: see PrepareGeneration."""
+
+    answer = Comparison
+    earlier: GenerationRef
+    later: GenerationRef
+
+
 class IndexView(Struct, frozen=True, kw_only=True):
     """What the searcher serves: the generation, and those that are still read by somebody."""
 
@@ -999,7 +1038,9 @@ class GetIndexView(Message, frozen=True, kw_only=True):
     answer = IndexView
 
 
-SearcherMessage = Search | ReadDocument | ResolveFolder | PrepareGeneration | ServeGeneration | GetIndexView
+SearcherMessage = (
+    Search | ReadDocument | ResolveFolder | PrepareGeneration | ServeGeneration | CompareGenerations | GetIndexView
+)
 
 
 class Query(Message, frozen=True, kw_only=True):

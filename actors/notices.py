@@ -8,7 +8,7 @@ import enum
 
 import msgspec
 
-from actors.messages import Covers, EmbeddingIdentity, GenerationRef, Progress, Skip
+from actors.messages import Comparison, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip
 
 
 class DiskLevel(enum.StrEnum):
@@ -36,11 +36,23 @@ class EmbeddingNotice(msgspec.Struct, frozen=True, kw_only=True):
     """How the background embedding is doing. `state`: off, idle, running, paused, waiting (provider away)."""
 
     state: str = "off"
-    embedded: int = 0
-    failed: int = 0
+    embedded: int = 0  # texts, since the daemon started
+    pending: int = 0  # texts that are still to be embedded
+    failed: int = 0  # texts that the provider did not take; tried again with the next generation
     texts_per_s: float = 0.0
+    eta_s: int | None = None  # until nothing is pending, at this rate
     error: str | None = None
+    retry_at: int | None = None  # while it waits: when the provider is asked again
     refused: Skip | None = None  # the last text that the provider would not take, and why
+    refusals: tuple[Skip, ...] = ()  # the last of those that are counted in `failed`
+    foreign: str | None = None  # the endpoint answers as another model than before; none of its vectors is used
+
+
+class SearchActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether anybody is searching: how many searches are under way, and when one last began or ended."""
+
+    in_hand: int = 0
+    last_ns: int = 0  # CLOCK_MONOTONIC; 0: never
 
 
 class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +61,9 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     identity: EmbeddingIdentity | None = None
     serving: GenerationRef | None = None
     previous: tuple[GenerationRef, ...] = ()
+    successor: GenerationRef | None = None  # of another embedding model, not published yet
+    declined: str | None = None  # the identity that was rolled back from; no build is for it until one is asked for
+    comparison: Comparison | None = None  # of the last two generations of different models
     highest: int = 0
     building: Progress | None = None
     builds_started: int = 0

@@ -70,6 +70,9 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     retire_grace_ms: int = 2000
     vectors_publish_ms: int = 20_000
     embed_texts_per_call: int = 8
+    embed_quiet_ms: int = 500
+    embed_yield_ms_max: int = 2000
+    model_change_coverage_percent: int = 95
     step_deadline_ms: int = 600_000
     rss_bytes_max: int = 2048 * MIB
     builds_per_worker_max: int = 100

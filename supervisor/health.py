@@ -122,6 +122,8 @@ class Health:
             "identity": serving.identity if serving else None,
             "built_at": serving.built_at if serving else None,
             "previous": [ref.generation for ref in notice.previous],
+            "successor": _successor(notice),
+            "comparison": notice.comparison,
             "building": notice.building,
             "builds": {"started": notice.builds_started, "published": notice.builds_published},
             "build_ms": round(notice.build_ms, 1),
@@ -166,6 +168,18 @@ class Health:
                 for entry in list(self._supervisor.transitions)[-TRANSITIONS_SHOWN:]
             ],
         }
+
+
+def _successor(notice: BuilderNotice) -> dict[str, object] | None:
+    """Return how far the generation of another embedding model is."""
+    successor = notice.successor
+    if successor is None:
+        return None
+    return {
+        "generation": successor.generation,
+        "identity": successor.identity,
+        "vectors": {"have": successor.vectors_have, "want": successor.vectors_want},
+    }
 
 
 def _actor(status: ActorStatus) -> dict[str, object]:

@@ -215,6 +215,12 @@ class IndexRebuild(Params, frozen=True, kw_only=True):
     reason: Name = "asked for"
 
 
+class IndexRollback(Params, frozen=True, kw_only=True):
+    """index.rollback"""
+
+    generation: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 class CacheTrim(Params, frozen=True, kw_only=True):
     """cache.trim"""
 

@@ -16,7 +16,7 @@ from actors.embedding import resolve_identity
 from actors.generation_builder.actor import GenerationBuilder
 from actors.mailbox import Mailbox
 from actors.messages import TruthAdvanced
-from actors.notices import BuilderNotice, DiskNotice, SearcherNotice
+from actors.notices import BuilderNotice, DiskNotice, SearchActivity, SearcherNotice
 from actors.quarantine import Quarantine
 from actors.searcher import actor as searcher
 from actors.settings import RoomSetup
@@ -37,6 +37,7 @@ class Boards:
     def __init__(self, config: Config) -> None:
         self.builder = Board(BuilderNotice(identity=resolve_identity(config.embedding)))
         self.searcher = Board(SearcherNotice())
+        self.searching = Board(SearchActivity())
         self.disk = Board(DiskNotice())
 
 
@@ -129,6 +130,8 @@ class Roster:
                 embedding=self._config.embedding,
                 index=self._boards.builder,
                 board=self._boards.searcher,
+                searching=self._boards.searching,
+                index_directory=self._data / "generation_builder",
             ),
             outlives_workers=True,
             mailbox=lambda: Mailbox(
@@ -161,7 +164,9 @@ class Roster:
                 builder=builder,
                 embedder=embedder,
                 limits=settings,
+                embedding=self._config.embedding,
                 board=self._boards.builder,
+                searching=self._boards.searching,
                 disk=self._boards.disk,
             ),
             mailbox=lambda: Mailbox(

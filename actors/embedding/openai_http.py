@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -38,6 +39,13 @@ class WrongAnswer(ValueError):
     """The body of an answer is not what was asked for."""
 
 
+class Embedded(NamedTuple):
+    """What came back: a vector a text, and which model the endpoint says they are of (None: it does not say)."""
+
+    vectors: list[bytes]
+    model: str | None
+
+
 class _Item(msgspec.Struct):
     embedding: list[float]
     index: int | None = None
@@ -45,6 +53,7 @@ class _Item(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     data: list[_Item]
+    model: object = None
 
 
 class _ErrorDetail(msgspec.Struct):
@@ -114,15 +123,17 @@ def error_code(body: bytes) -> str | None:
     return next((name for name in names if _SHORT.match(name)), None)
 
 
-def parse_vectors(body: bytes, *, count: int, dimensions: int) -> list[bytes]:
+def parse_answer(body: bytes, *, count: int, dimensions: int) -> Embedded:
     """Return the vectors in the order of the request; raises WrongAnswer unless every one is there and usable."""
     try:
-        items = _decoder.decode(body).data
+        answer = _decoder.decode(body)
     except msgspec.DecodeError as error:
         raise WrongAnswer("the answer is not a list of embeddings") from error
+    items = answer.data
     if len(items) != count:
         raise WrongAnswer(f"{len(items)} vectors for {count} texts")
-    return [_unit_bytes(values, dimensions) for values in _in_order(items)]
+    model = answer.model if isinstance(answer.model, str) and answer.model else None
+    return Embedded([_unit_bytes(values, dimensions) for values in _in_order(items)], model)
 
 
 def _in_order(items: list[_Item]) -> list[list[float]]:

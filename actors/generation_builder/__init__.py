@@ -13,7 +13,8 @@ Promises
     * Embedding is never waited for: a row without a vector has none, is listed as pending, and gets one in a later
       generation.
 
-The trio side (in the daemon) decides what is built and when: actor.py, building.py, embedding.py.
+The trio side (in the daemon) decides what is built and when: actor.py, building.py, embedding.py, and
+    succession.py     a change of the embedding model     giving_way.py     searches go before embedding
 
 The worker (a process of its own, at the lowest priority) does it, step by step:
     worker.py        child entry; lanes; errors end the build

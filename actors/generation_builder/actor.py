@@ -26,6 +26,7 @@ from actors.gaps import decode_gaps
 from actors.generation_builder.building import BuildPlan, build
 from actors.generation_builder.embedding import EmbedBehind
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
+from actors.generation_builder.succession import TRUTH_MOVED, Succession
 from actors.mailbox import Envelope, deadline_after
 from actors.messages import (
     AbandonBuild,
@@ -61,8 +62,8 @@ from actors.messages import (
     VerifyGeneration,
     VerifyIndex,
 )
-from actors.notices import BuilderNotice, DiskLevel, DiskNotice
-from actors.settings import GenerationBuilderSettings
+from actors.notices import BuilderNotice, DiskLevel, DiskNotice, SearchActivity
+from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from actors.worker import WorkerSpec
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -87,7 +88,9 @@ class GenerationBuilder:
         builder: WorkerSpec,
         embedder: WorkerSpec,
         limits: GenerationBuilderSettings,
+        embedding: EmbeddingSettings,
         board: Board[BuilderNotice],
+        searching: Board[SearchActivity],
         disk: Board[DiskNotice],
     ) -> None:
         self.house = house
@@ -96,7 +99,16 @@ class GenerationBuilder:
         self._disk = disk
         self._seat: Seat
         self._builder_spec = builder
-        self._embed = EmbedBehind(house, spec=embedder, limits=limits, board=board, wish=self._force)
+        self._succession = Succession(board, limits, embedding)
+        self._embed = EmbedBehind(
+            house,
+            spec=embedder,
+            limits=limits,
+            embedding=embedding,
+            board=board,
+            searching=searching,
+            wish=self._force,
+        )
         self._hints = trio.Event()
         self._wishes = trio.Event()
         self._forced: str | None = None
@@ -172,7 +184,7 @@ class GenerationBuilder:
             case VerifyIndex():
                 answer = await self._verify(envelope.deadline_ns)
             case RollbackIndex():
-                answer = await self._roll_back()
+                answer = await self._roll_back(message.generation)
             case ReportSuspect():
                 answer = await self._look_into(message)
             case HoldBuild():
@@ -184,6 +196,7 @@ class GenerationBuilder:
     def _queue_rebuild(self, message: Rebuild) -> RebuildQueued:
         """Two requests coalesce, but one that comes while a build runs is about what came after its start."""
         running = self.board.notice.building is not None
+        self._post(declined=None)
         self._wish(message.reason)
         return RebuildQueued(build=self.board.notice.builds_started + 1, already_running=running)
 
@@ -209,7 +222,7 @@ class GenerationBuilder:
             raise
         return _row({"generation": found.generation, "verified": True, "rows": found.rows})
 
-    async def _roll_back(self) -> Row:
+    async def _roll_back(self, wanted: int | None) -> Row:
         notice = self.board.notice
         if not notice.previous:
             raise InvalidParams(
@@ -219,11 +232,16 @@ class GenerationBuilder:
             )
         if notice.building is not None:
             raise BuildFailed("index.rollback: a build is under way; roll back once it is published or has failed")
-        earlier = notice.previous[0]
+        kept = [ref.generation for ref in notice.previous]
+        if wanted is not None and wanted not in kept:
+            raise InvalidParams(f"index.rollback: generation {wanted} is not kept", hint=f"kept are {kept}")
+        place = 0 if wanted is None else kept.index(wanted)
+        earlier = notice.previous[place]
         await self._work(VerifyGeneration(generation=earlier.generation), GenerationRef)
-        await self._publish(earlier, previous=notice.previous[1:])
+        await self._prepare(earlier)
+        await self._publish(earlier, previous=notice.previous[place + 1 :])
         self._paused_at = self._latest
-        self._post(paused=True)
+        self._post(paused=True, building=None, successor=None, declined=self._succession.declined_by(earlier))
         return _row({"generation": earlier.generation, "rolled_back_from": _number(notice.serving)})
 
     async def _look_into(self, message: ReportSuspect) -> Done:
@@ -298,10 +316,8 @@ class GenerationBuilder:
             return None
         if serving is None:
             reason = None if empty else "no generation"
-        elif _differs(serving, self.board.notice):
-            reason = "embedding identity changed"
         else:
-            reason = "truth moved" if serving.covers != self._latest else None
+            reason = self._succession.due() or (TRUTH_MOVED if serving.covers != self._latest else None)
         if reason is None or time.monotonic() < self._next_build_at():
             return None
         return reason
@@ -345,13 +361,21 @@ class GenerationBuilder:
             covers = await self._refresh()
             attempts = self.board.notice.attempts if self.board.notice.attempted == covers else 0
             self._post(attempted=covers, attempts=attempts + 1)
-            sealed = await build(self._plan(covers))
-            await self._prepare(sealed)
-            self._endable = None  # what is complete is published, so that the one before it can go
-            await self._publish(sealed, previous=self._kept_behind(sealed))
+            sealed = await build(self._plan(covers, reason))
+            if self._succession.may_publish(sealed, reason):
+                await self._prepare(sealed)
+                comparison = await self._succession.compare(self.house, sealed)
+                self._endable = None  # what is complete is published, so that the one before it can go
+                await self._publish(sealed, previous=self._kept_behind(sealed))
+                following = None if sealed.identity == self.board.notice.identity else self.board.notice.successor
+                self._post(comparison=comparison, successor=following)
+            else:
+                self._post(successor=sealed)
         except BulkheadError as error:
+            self._succession.failed(reason)
             await self._give_up(error)
         else:
+            self._succession.built(sealed)
             self._scanned_at = 0.0  # the next scan reports what this build could not read
             self._post(
                 building=None,
@@ -369,7 +393,8 @@ class GenerationBuilder:
         await self._look()
         return self._latest
 
-    def _plan(self, covers: Covers) -> BuildPlan:
+    def _plan(self, covers: Covers, reason: str) -> BuildPlan:
+        identity, lender = self._succession.choose(reason)
         return BuildPlan(
             house=self.house,
             work=self._work,
@@ -377,8 +402,9 @@ class GenerationBuilder:
             limits=self.limits,
             covers=covers,
             sources=self._sources,
-            identity=self.board.notice.identity,
+            identity=identity,
             previous=self.board.notice.serving,
+            lender=lender,
             at_least=self.board.notice.highest,
         )
 
@@ -435,8 +461,8 @@ class GenerationBuilder:
     def _give_way(self) -> None:
         if self._endable is not None:
             self._endable.cancel("the disk is low")
-        if self.board.notice.previous:
-            self._post(previous=())
+        if self.board.notice.previous or self.board.notice.successor is not None:
+            self._post(previous=(), successor=None)
 
     async def _make_room(self, reason: str) -> None:
         """Drop the build that a low disk ended, at once, and remember that it is wanted."""
@@ -471,12 +497,9 @@ class GenerationBuilder:
         self._post(publish_ms=(time.monotonic() - began) * 1000)
 
     def _kept_behind(self, sealed: GenerationRef) -> tuple[GenerationRef, ...]:
-        notice = self.board.notice
-        if notice.no_room:
+        if self.board.notice.no_room:
             return ()
-        behind = (notice.serving, *notice.previous) if notice.serving is not None else notice.previous
-        kept = [ref for ref in behind if ref is not None and ref.generation != sealed.generation]
-        return tuple(kept[: self.limits.generations_kept - 1])
+        return self._succession.kept_behind(sealed, self.limits.generations_kept - 1)
 
     async def _offer(self) -> None:
         """Tell the searcher what to serve. It also asks the board itself, so a lost message costs a moment only."""
@@ -505,7 +528,7 @@ class GenerationBuilder:
         while True:
             await trio.sleep(grace_s)
             notice = self.board.notice
-            wanted = (notice.serving, *notice.previous)
+            wanted = (notice.serving, notice.successor, *notice.previous)
             if notice.building is not None or wanted == self._retired:
                 continue
             try:
@@ -521,10 +544,6 @@ class GenerationBuilder:
         read = {*view.leased, *(() if view.serving is None else (view.serving,))}
         await self._work(RetireGenerations(keep=sorted(kept | read)), Done)
         return read <= kept
-
-
-def _differs(serving: GenerationRef, notice: BuilderNotice) -> bool:
-    return serving.identity != notice.identity
 
 
 def _number(ref: GenerationRef | None) -> int | None:

@@ -71,6 +71,7 @@ class BuildPlan:
         sources: list[SourceRoot],
         identity: EmbeddingIdentity | None,
         previous: GenerationRef | None,
+        lender: GenerationRef | None = None,
         at_least: int,
     ) -> None:
         self.house = house
@@ -81,6 +82,7 @@ class BuildPlan:
         self.sources = sources
         self.identity = identity
         self.previous = previous
+        self.lender = lender
         self.at_least = at_least
         self.generation = 0
 
@@ -94,6 +96,7 @@ async def build(plan: BuildPlan) -> GenerationRef:
         covers=plan.covers,
         identity=plan.identity,
         previous=plan.previous,
+        lender=plan.lender,
         sources=plan.sources,
     )
     await plan.work(begin, Done)

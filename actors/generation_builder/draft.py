@@ -21,7 +21,7 @@ from time import monotonic
 from actors import generation as generations
 from actors.child import CallContext
 from actors.errors import BuildFailed, GenerationSuspect
-from actors.generation import FORMAT, Manifest, PendingText, build_path, generation_path, scratch_path
+from actors.generation import FORMAT, Manifest, build_path, generation_path, scratch_path
 from actors.generation_builder import store
 from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.documents import DocumentReader
@@ -98,19 +98,21 @@ class Draft:
     # ------------------------------------------------------------ staging
 
     def borrow_vectors(self, call: CallContext) -> None:
-        """Take over the vectors of the generation before, when they are of the same identity.
+        """Take over the vectors of the generation before and of the lender, when they are of the same identity.
 
         One that cannot be read lends nothing: what it had comes from the cache, or is embedded again.
         """
-        previous = self._begin.previous
-        if self._book is None or previous is None or previous.identity != self._begin.identity:
-            return
+        for lender in (self._begin.previous, self._begin.lender):
+            if self._book is not None and lender is not None and lender.identity == self._begin.identity:
+                self._borrow_from(lender, self._book, call)
+
+    def _borrow_from(self, lender: GenerationRef, book: VectorBook, call: CallContext) -> None:
         try:
-            for hashes, vectors in store.read_vectors(Path(previous.path), self._book.dimensions):
+            for hashes, vectors in store.read_vectors(Path(lender.path), book.dimensions):
                 call.check()
                 with storage_errors("borrowing vectors"):
-                    self._book.add(hashes, vectors)
-                call.progress("vectors", len(self._book), previous.vectors_have)
+                    book.add(hashes, vectors)
+                call.progress("vectors", len(book), lender.vectors_have)
         except GenerationSuspect as error:
             print(f"no vectors borrowed: {error.message}", file=sys.stderr)
 
@@ -217,10 +219,10 @@ class Draft:
         written: set[bytes] = set()
         with (self.folder / generations.PENDING).open("wb") as file:
             for corpus, row in embedding_order(missing):
-                key, text = look_up[corpus](row)
-                if key not in written:
-                    written.add(key)
-                    file.write(generations.encode_pending_record(PendingText(key, text)))
+                pending = look_up[corpus](row)
+                if pending.hash not in written:
+                    written.add(pending.hash)
+                    file.write(generations.encode_pending_record(pending))
 
     def _manifest(self, built_at: int) -> Manifest:
         files = generations.fsync_tree(self.folder)

@@ -136,14 +136,16 @@ class DraftTable:
         )
         store.check_table(self._folder, self.corpus, facts, check)
 
-    def texts(self, missing: Sequence[Missing]) -> "Callable[[Missing], tuple[bytes, str]]":
-        """Return a function that looks up the hash and the embedded text of a missing row."""
+    def texts(self, missing: Sequence[Missing]) -> "Callable[[Missing], generations.PendingText]":
+        """Return a function that looks up the hash, the embedded text and the name of a missing row."""
         pieces = dict(self._stage.pieces()) if missing else {}
 
-        def look_up(row: Missing) -> tuple[bytes, str]:
+        def look_up(row: Missing) -> generations.PendingText:
             piece = pieces[row.piece]
-            key, heading, text = (piece.column(name)[row.row].as_py() for name in ("hash", "heading", "text"))
-            return key, generations.embedded_text(heading, text)
+            columns = ("hash", "heading", "text", "id", "path", "from_line")
+            key, heading, text, name, path, line = (piece.column(column)[row.row].as_py() for column in columns)
+            place = f"{self.corpus}/{name}" if path is None else f"{path}:{line}"
+            return generations.PendingText(key, generations.embedded_text(heading, text), place)
 
         return look_up
 

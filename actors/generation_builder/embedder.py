@@ -13,9 +13,11 @@ import msgspec
 
 from actors.child import CallContext, serve
 from actors.embedding import Embedder, TextsRefused, open_embedder
+from actors.embedding.failures import ForeignSpace
+from actors.embedding.space import SpaceFile
 from actors.errors import EmbeddingUnavailable
 from actors.frames import Setup
-from actors.generation import PendingText, read_manifest, read_pending
+from actors.generation import PendingText, count_pending, read_manifest, read_pending
 from actors.generation_builder.vectors import sound
 from actors.messages import EmbeddedBatch, EmbedderWork, EmbedPending, Message, PeekPending, PendingKeys, Skip
 from actors.settings import RoomSetup
@@ -35,9 +37,12 @@ class EmbedderRoom:
     lanes: Mapping[type[Message], str] = {EmbedPending: LANE, PeekPending: LANE}
 
     def __init__(self, setup: Setup) -> None:
-        self._settings = msgspec.msgpack.decode(setup.settings, type=RoomSetup).embedding
+        room = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
+        self._settings = room.embedding
+        self._spaces = SpaceFile(Path(room.directory))
         self._embedder: Embedder | None = None
         self._checked = ""
+        self._counted = ("", 0)
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
         """Load nothing yet: a model that cannot be loaded fails the calls, not the start of the process."""
@@ -60,18 +65,27 @@ class EmbedderRoom:
         match message:
             case PeekPending():
                 texts, following = read_pending(Path(message.path), message.offset, message.texts_max)
-                return PendingKeys(keys=[text.hash for text in texts], next=following)
+                return PendingKeys(keys=[text.hash for text in texts], next=following, total=self._count(message.path))
             case EmbedPending():
                 return self._embed_pending(message)
             case _:
                 raise TypeError(f"the embedding worker does not take {type(message).__name__}")
+
+    def _count(self, path: str) -> int:
+        """Count a list once."""
+        if self._counted[0] != path:
+            self._counted = path, count_pending(Path(path))
+        return self._counted[1]
 
     def _embed_pending(self, message: EmbedPending) -> EmbeddedBatch:
         texts, following = read_pending(Path(message.path), message.offset, message.texts_max)
         skipped = set(message.skip)
         texts = [text for text in texts if text.hash not in skipped]
         embedder = self._open(message.path)
-        vectors, failed = embed_each(embedder, [text.text for text in texts])
+        try:
+            vectors, failed = embed_each(embedder, [text.text for text in texts])
+        except ForeignSpace as error:
+            return EmbeddedBatch(keys=[], dimensions=0, blob=b"", next=message.offset, failed=[], foreign=error.message)
         good = [index for index in range(len(texts)) if index not in failed]
         return EmbeddedBatch(
             keys=[texts[index].hash for index in good],
@@ -84,7 +98,7 @@ class EmbedderRoom:
     def _open(self, path: str) -> Embedder:
         """Load the model once, and make sure that it is the one that the generation was built for."""
         if self._embedder is None:
-            self._embedder = open_embedder(self._settings)
+            self._embedder = open_embedder(self._settings, spaces=self._spaces)
         if self._embedder is None:
             raise EmbeddingUnavailable("no embedding model is configured (config: embedding.provider)")
         if path != self._checked:
@@ -126,7 +140,7 @@ def _one_by_one(embedder: Embedder, texts: list[str], error: EmbeddingUnavailabl
     """Find out which texts made a batch fail. When a harmless text fails as well, it is the provider: raise `error`."""
     import numpy as np
 
-    if error.retry_after_ms is not None:
+    if error.retry_after_ms is not None or isinstance(error, ForeignSpace):
         raise error
     try:
         embedder.embed_documents([HARMLESS])
@@ -143,8 +157,8 @@ def _one_by_one(embedder: Embedder, texts: list[str], error: EmbeddingUnavailabl
 
 
 def _failure(text: PendingText, reason: str) -> Skip:
-    # By its hash: what people wrote does not belong into logs and status.
-    return Skip(path=text.hash.hex(), reason=REFUSED, detail=reason)
+    # By the id or the place of its row: what people wrote does not belong into logs and status.
+    return Skip(path=text.name or text.hash.hex(), reason=REFUSED, detail=reason)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
 """The background embedding: texts that have no vector yet are embedded into the cache, a few at a time.
 
-It works through the PENDING list of the generation that serves, newest first, in a worker of its own (which is
-started when there is something to do and stopped afterwards). A slow model, a rate limit and an outage are the
-same case: coverage below 100 %, shown and never waited for. What has been embedded is in the cache, so nothing is
-embedded twice: not after a kill, and not when the next generation lists it again.
+It works through the PENDING list of a generation, newest first, in a worker of its own (which is started when there is
+something to do and stopped afterwards): that of the successor while there is one (`succession.py`), else that of the
+generation that serves. A slow model, a rate limit and an outage are the same case: coverage below 100 %, shown and
+never waited for. What has been embedded is in the cache, so nothing is embedded twice: not after a kill, and not when
+the next generation lists it again.
+
+A provider that is away is asked again after longer and longer pauses, or after the one it asked for; meanwhile the
+worker stays, and so does the place in the list. A text that it does not take is named and passed over; the next list
+has it again. Searches go first: see `giving_way.py`.
 """
 
 import time
@@ -13,8 +18,10 @@ import msgspec
 import trio
 
 from actors.actor import Board, House
-from actors.errors import BulkheadError
+from actors.errors import BulkheadError, EmbeddingUnavailable
+from actors.generation_builder.giving_way import GivingWay
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
+from actors.generation_builder.succession import ALL_TRIED, NEW_VECTORS
 from actors.mailbox import deadline_after
 from actors.messages import (
     Done,
@@ -25,22 +32,28 @@ from actors.messages import (
     PeekPending,
     PendingKeys,
     PutVectors,
+    Skip,
     Vectors,
 )
-from actors.notices import BuilderNotice
-from actors.settings import GenerationBuilderSettings
+from actors.notices import BuilderNotice, EmbeddingNotice, SearchActivity
+from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from actors.worker import WorkerDied, WorkerSpec
 
 CALL_S = 120.0
 CACHE_S = 5.0
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
+# A provider may ask for more patience than we have by ourselves, within reason; one that asks for none gets some.
+TOLD_S_MIN, TOLD_S_MAX = 0.1, 600.0
 # A share of the build time that a publication of new vectors may cost: a build of 10 s is worth 100 s of embedding.
 PUBLISH_FACTOR = 10.0
 RATE_WEIGHT = 0.2
+# How many texts are looked up in the cache at a time: after a restart a list is skimmed, not read text by text.
+WINDOW = 256
+REFUSALS_SHOWN = 16
 
 
 class EmbedBehind:
-    """Embed what the serving generation lacks, again and again."""
+    """Embed what the generation lacks that is to have vectors next, again and again."""
 
     def __init__(
         self,
@@ -48,7 +61,9 @@ class EmbedBehind:
         *,
         spec: WorkerSpec,
         limits: GenerationBuilderSettings,
+        embedding: EmbeddingSettings,
         board: Board[BuilderNotice],
+        searching: Board[SearchActivity],
         wish: Callable[[str], None],
     ) -> None:
         self._house = house
@@ -56,44 +71,58 @@ class EmbedBehind:
         self._limits = limits
         self._board = board
         self._wish = wish
-        self._fresh = 0  # vectors that the serving generation does not have yet
-        self._done: int | None = None  # the generation whose list was worked through
-        self._failures = 0
+        self._giving_way = GivingWay(searching, limits, embedding)
+        self._fresh = 0  # vectors that the generation does not have yet
+        self._place = _Place(generation=0)
+        self._failures = 0  # in a row
+        self._refused: dict[bytes, Skip] = {}  # of the list in hand
+        self._began = time.monotonic()  # of what the next rate is measured over
 
     async def run(self) -> None:
-        """Work through one list after the other; a list is dropped when a newer generation serves."""
+        """Work through one list after the other; a list is dropped when there is a newer one."""
         while True:
-            serving = self._board.notice.serving
-            if serving is None or not self._lacks(serving):
-                self._post(state=self._resting())
+            target = self._target()
+            if target is None:
+                self._rest()
                 await self._board.wait_changed()
                 continue
             try:
-                await self._with_worker(serving)
-                self._failures = 0
+                await self._with_worker(target)
             except* (BulkheadError, WorkerDied) as group:
                 self._failures += 1
-                self._post(state="waiting", error=str(group.exceptions[0]))
-            if self._failures:
-                await trio.sleep(min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** (self._failures - 1)))
+                pause_s = _pause_s(self._failures)
+                self._post(state="waiting", error=str(group.exceptions[0]), retry_at=_wall_us_in(pause_s))
+                await trio.sleep(pause_s)
 
-    def _lacks(self, serving: GenerationRef) -> bool:
+    # ------------------------------------------------------------ what to do
+
+    def _target(self) -> GenerationRef | None:
+        """Return the generation whose list is to be worked through; None when there is nothing to do."""
         notice = self._board.notice
-        if (
-            notice.paused
-            or notice.no_room
-            or notice.identity is None
-            or serving.identity != notice.identity
-            or self._done == serving.generation
-        ):
-            return False
-        return serving.vectors_have < serving.vectors_want
+        target = notice.successor if notice.successor is not None else notice.serving
+        if notice.paused or notice.no_room or target is None or target.identity is None:
+            return None
+        if target.identity != notice.identity or target.vectors_have >= target.vectors_want:
+            return None
+        return None if self._place.generation == target.generation and self._place.offset is None else target
 
-    def _resting(self) -> str:
-        """Return the state while there is nothing to do."""
-        if self._board.notice.identity is None:
-            return "off"
-        return "paused" if self._board.notice.no_room else "idle"
+    def _still(self, target: GenerationRef) -> bool:
+        current = self._target()
+        return current is not None and current.generation == target.generation
+
+    def _rest(self) -> None:
+        """Show that there is nothing to do; what is put off is still pending, and what was refused stays refused."""
+        notice = self._board.notice
+        self._post(state=_resting(notice), eta_s=None, retry_at=None)
+        if not notice.paused and not notice.no_room:
+            self._post(pending=0)
+            if notice.serving is not None and notice.serving.generation != self._place.generation:
+                self._start_list(notice.serving)
+
+    def _start_list(self, target: GenerationRef) -> None:
+        self._place = _Place(generation=target.generation)
+        self._refused = {}
+        self._post(failed=0, refusals=())
 
     def _post(self, **changes: object) -> None:
         notice = self._board.notice
@@ -101,34 +130,48 @@ class EmbedBehind:
         if embedding != notice.embedding:
             self._board.post(msgspec.structs.replace(notice, embedding=embedding))
 
-    async def _with_worker(self, serving: GenerationRef) -> None:
+    # ------------------------------------------------------------ with a worker
+
+    async def _with_worker(self, target: GenerationRef) -> None:
         """Work through a list, and through those that follow it, with one worker."""
         async with trio.open_nursery() as nursery:
             worker = Seat(self._house, self._spec, nursery)
             await worker.fill()
             nursery.start_soon(keep_below, worker, hard_limit(self._limits.embed_rss_bytes_max))
-            self._post(state="running", error=None)
-            while True:
-                await self._work_through(worker, serving)
-                following = self._board.notice.serving
-                if following is None or not self._lacks(following):
-                    break
-                serving = following
+            self._began = time.monotonic()
+            self._post(state="running", error=None, retry_at=None)
+            following: GenerationRef | None = target
+            while following is not None:
+                await self._work_through(worker, following)
+                following = self._target()
             nursery.cancel_scope.cancel("nothing left to embed")
 
-    async def _work_through(self, worker: Seat, serving: GenerationRef) -> None:
-        offset: int | None = 0
+    async def _work_through(self, worker: Seat, target: GenerationRef) -> None:
+        if self._place.generation != target.generation:
+            self._start_list(target)
         last_publish = time.monotonic()
-        while offset is not None and self._still(serving):
-            offset = await self._step(worker, serving, offset)
+        while self._place.offset is not None and self._still(target):
+            try:
+                await self._window(worker, target, self._place)
+            except EmbeddingUnavailable as error:
+                await self._wait_for_provider(error)
             await self._replace_in_time(worker)
             if self._fresh and time.monotonic() - last_publish > self._publish_every_s():
                 last_publish = time.monotonic()
-                self._publish()
-        if offset is None:
-            self._done = serving.generation
+                self._publish(NEW_VECTORS)
+        if self._place.offset is None:
             if self._fresh:
-                self._publish()
+                self._publish(NEW_VECTORS)
+            elif self._board.notice.successor is not None:
+                self._publish(ALL_TRIED)  # what is missing is what the provider does not take
+
+    async def _wait_for_provider(self, error: EmbeddingUnavailable) -> None:
+        """Leave a provider alone for as long as it asked for, or for longer and longer."""
+        self._failures += 1
+        pause_s = _pause_s(self._failures, told_ms=error.retry_after_ms)
+        self._post(state="waiting", error=error.message, retry_at=_wall_us_in(pause_s))
+        await trio.sleep(pause_s)
+        self._began = time.monotonic()
 
     async def _replace_in_time(self, worker: Seat) -> None:
         """Replace a worker that has grown too large; what it embedded is in the cache."""
@@ -137,44 +180,70 @@ class EmbedBehind:
             cause = f"{size} bytes resident, limit is {limit} (generation_builder.embed_rss_bytes_max)"
             await worker.replace(cause, pending_s=CALL_S)
 
-    def _still(self, serving: GenerationRef) -> bool:
-        notice = self._board.notice
-        current = notice.serving
-        return not notice.no_room and current is not None and current.generation == serving.generation
-
     def _publish_every_s(self) -> float:
         return max(self._limits.vectors_publish_ms, PUBLISH_FACTOR * self._board.notice.build_ms) / 1000
 
-    def _publish(self) -> None:
+    def _publish(self, reason: str) -> None:
         self._fresh = 0
-        self._wish("new vectors")
+        self._wish(reason)
 
-    async def _step(self, worker: Seat, serving: GenerationRef, offset: int) -> int | None:
-        """Embed the next few texts that the cache does not have; return the offset after them."""
-        assert serving.identity is not None
-        texts_max = self._limits.embed_texts_per_call
-        peek = PeekPending(path=serving.path, offset=offset, texts_max=texts_max)
-        pending = await worker.call(peek, PendingKeys, deadline_ns=deadline_after(CALL_S))
-        known = await self._known(serving.identity.key, pending.keys)
+    # ------------------------------------------------------------ a piece of the list
+
+    async def _window(self, worker: Seat, target: GenerationRef, place: "_Place") -> None:
+        """Look up the next texts in the cache, and embed those that it does not have, a few at a time.
+
+        `place` moves on with every call, so whatever is raised, nothing is done twice.
+        """
+        assert target.identity is not None and place.offset is not None
+        peek = PeekPending(path=target.path, offset=place.offset, texts_max=WINDOW)
+        window = await worker.call(peek, PendingKeys, deadline_ns=deadline_after(CALL_S))
+        place.total = window.total
+        self._show_progress(place)
+        known = await self._known(target.identity.key, window.keys)
         self._fresh += len(known)
-        if len(known) == len(pending.keys):
-            return pending.next
-        began = time.monotonic()
-        batch = await worker.call(
-            EmbedPending(path=serving.path, offset=offset, texts_max=texts_max, skip=known),
-            EmbeddedBatch,
-            deadline_ns=deadline_after(CALL_S),
-        )
-        await self._keep(serving.identity.key, batch)
-        self._count(batch, time.monotonic() - began)
-        return batch.next
+        left = window.keys
+        while any(key not in known for key in left):
+            if not self._still(target):
+                return
+            await self._giving_way.wait(target.identity)
+            taken = _up_to(left, known, self._giving_way.texts_at_once(target.identity))
+            await self._embed(worker, target, place, taken, known)
+            left = left[len(taken) :]
+        place.move(window.next, len(left))
+        self._show_progress(place)
 
-    async def _known(self, identity: str, keys: list[bytes]) -> list[bytes]:
+    async def _embed(
+        self,
+        worker: Seat,
+        target: GenerationRef,
+        place: "_Place",
+        taken: list[bytes],
+        known: set[bytes],
+    ) -> None:
+        assert target.identity is not None and place.offset is not None
+        began = time.monotonic()
+        message = EmbedPending(
+            path=target.path, offset=place.offset, texts_max=len(taken), skip=[key for key in taken if key in known]
+        )
+        batch = await worker.call(message, EmbeddedBatch, deadline_ns=deadline_after(CALL_S))
+        self._giving_way.measured(len(batch.keys), time.monotonic() - began)
+        if batch.foreign is not None:
+            self._post(foreign=batch.foreign)
+            raise EmbeddingUnavailable(batch.foreign)
+        await self._keep(target.identity.key, batch)
+        place.move(batch.next, len(taken))
+        self._failures = 0
+        given = {*batch.keys}
+        refused = [key for key in taken if key not in known and key not in given]
+        self._refused.update(zip(refused, batch.failed, strict=True))
+        self._count(batch, place)
+
+    async def _known(self, identity: str, keys: list[bytes]) -> set[bytes]:
         if not keys:
-            return []
+            return set()
         message = GetVectors(identity=identity, keys=keys)
         vectors = await self._house.ask("cache_manager", message, Vectors, deadline_ns=deadline_after(CACHE_S))
-        return [keys[index] for index in vectors.found]
+        return {keys[index] for index in vectors.found}
 
     async def _keep(self, identity: str, batch: EmbeddedBatch) -> None:
         if batch.keys:
@@ -182,15 +251,75 @@ class EmbedBehind:
             await self._house.ask("cache_manager", message, Done, deadline_ns=deadline_after(CACHE_S))
             self._fresh += len(batch.keys)
 
-    def _count(self, batch: EmbeddedBatch, seconds: float) -> None:
+    # ------------------------------------------------------------ what is shown
+
+    def _count(self, batch: EmbeddedBatch, place: "_Place") -> None:
+        """Show what came of a call. The rate is over all the time, pauses for searches included: so is what is left."""
         notice = self._board.notice.embedding
-        rate = len(batch.keys) / seconds if seconds > 0 else 0.0
-        smooth = rate if not notice.texts_per_s else notice.texts_per_s + RATE_WEIGHT * (rate - notice.texts_per_s)
+        now = time.monotonic()
+        seconds, self._began = now - self._began, now
         self._post(
             state="running",
             embedded=notice.embedded + len(batch.keys),
-            failed=notice.failed + len(batch.failed),
-            texts_per_s=round(smooth, 2),
+            failed=len(self._refused),
+            texts_per_s=_smooth(notice, len(batch.keys), seconds),
             error=batch.failed[0].detail if batch.failed else None,
             refused=batch.failed[-1] if batch.failed else notice.refused,
+            refusals=tuple(self._refused.values())[-REFUSALS_SHOWN:],
+            foreign=None,
+            retry_at=None,
         )
+        self._show_progress(place)
+
+    def _show_progress(self, place: "_Place") -> None:
+        rate = self._board.notice.embedding.texts_per_s
+        pending = max(0, place.total - place.passed)
+        self._post(pending=pending, eta_s=round(pending / rate) if rate > 0 else None)
+
+
+def _resting(notice: BuilderNotice) -> str:
+    if notice.identity is None:
+        return "off"
+    return "paused" if notice.no_room else "idle"
+
+
+class _Place:
+    """Where in which list the work goes on; `offset` is None when it is through."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.offset: int | None = 0
+        self.passed = 0
+        self.total = 0
+
+    def move(self, offset: int | None, texts: int) -> None:
+        self.offset = offset
+        self.passed += texts
+
+
+def _up_to(keys: list[bytes], known: set[bytes], unknown_max: int) -> list[bytes]:
+    """Return the first keys, as many as hold `unknown_max` that are not known."""
+    count = 0
+    for index, key in enumerate(keys):
+        count += key not in known
+        if count == unknown_max:
+            return keys[: index + 1]
+    return keys
+
+
+def _pause_s(failures: int, *, told_ms: int | None = None) -> float:
+    if told_ms is None:
+        return min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** (failures - 1))
+    # Who says "at once" again and again is asked more and more seldom all the same.
+    least_s = min(RETRY_S_MAX, TOLD_S_MIN * 2.0 ** min(failures - 1, 16))
+    return min(TOLD_S_MAX, max(told_ms / 1000, least_s))
+
+
+def _smooth(notice: EmbeddingNotice, texts: int, seconds: float) -> float:
+    rate = texts / seconds if seconds > 0 else 0.0
+    before = notice.texts_per_s
+    return round(rate if not before else before + RATE_WEIGHT * (rate - before), 2)
+
+
+def _wall_us_in(seconds: float) -> int:
+    return time.time_ns() // 1000 + round(seconds * 1e6)

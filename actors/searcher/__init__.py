@@ -15,7 +15,8 @@ generation; `ranking.py` makes one order of both.
     leases.py                         pure: which generation serves, who reads which, whose files may go
     worker.py                         the child's entry: what it takes, on which lane
     search.py                         one search in a worker, and what is said when a list is missing
-    query_vectors.py                  the vector of a question, bounded in time
+    query_vectors.py models.py        the vector of a question, bounded in time; the models of this process
+    comparing.py                      pure: how far two generations agree, when the embedding model changes
     store.py                          generations opened for reading; the only code here that touches LanceDB
     lance_filters.py                  pure: Filters to conditions
     documents.py                      lines of a note under a registered root

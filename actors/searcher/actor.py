@@ -7,13 +7,18 @@ What a reply can rest on, best first:
 """
 
 import time
+from collections import deque
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import trio
 
 from actors.actor import Board, House, serve_tray
+from actors.embedding.failures import ForeignSpace
+from actors.embedding.identity import settings_for
 from actors.embedding.remote_query import RemoteQueryEmbedder
+from actors.embedding.space import SpaceFile
 from actors.errors import (
     ActorUnavailable,
     BulkheadError,
@@ -23,7 +28,10 @@ from actors.mailbox import CONTROL_TRAY, DEFAULT_TRAY, Envelope, deadline_after,
 from actors.messages import (
     Candidate,
     Candidates,
+    CompareGenerations,
+    Comparison,
     Done,
+    EmbeddingIdentity,
     Folder,
     GenerationRef,
     GetIndexView,
@@ -46,9 +54,10 @@ from actors.messages import (
     ServeGeneration,
     SourceRoots,
 )
-from actors.notices import BuilderNotice, SearcherNotice
+from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.asking import Asker, Inquiry, NobodyServes, NoTurn
 from actors.searcher.blame import Case
+from actors.searcher.comparing import RECENT, Hit, Pairing
 from actors.searcher.leases import Leases
 from actors.searcher.pair import Pair
 from actors.searcher.pool import Pool
@@ -76,9 +85,10 @@ GENERATION_SHARE = 0.7
 ANSWER_NS = 30_000_000  # kept back from the deadline for ranking and encoding
 FOLLOW_EVERY_S = 1.0
 WORKER_WAIT_S = 5.0
+COMPARE_S = 10.0  # what is compared by then is enough; the flip waits for it
 REMOTE = "openai-compatible"
 
-CONTROLS = (PrepareGeneration, ServeGeneration, GetIndexView)
+CONTROLS = (PrepareGeneration, ServeGeneration, CompareGenerations, GetIndexView)
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -110,13 +120,18 @@ class Searcher:
         embedding: EmbeddingSettings,
         index: Board[BuilderNotice],
         board: Board[SearcherNotice],
+        searching: Board[SearchActivity],
+        index_directory: Path,
     ) -> None:
         self.house = house
         self.limits = limits
         self.index = index
         self.board = board
-        self._provider = index.notice.identity.provider if index.notice.identity is not None else None
-        self._remote = RemoteQueryEmbedder(embedding) if self._provider == REMOTE else None
+        self._searching = searching
+        self._embedding = embedding
+        self._spaces = SpaceFile(index_directory)
+        self._remotes: dict[str, RemoteQueryEmbedder | None] = {}  # by the key of the identity
+        self._recent: deque[Search] = deque(maxlen=RECENT)
         self._pair = Pair(self._changed)
         self._asker = Asker(self._pair, seats=limits.threads)
         self._pool = Pool(house, spec, self._pair, limits=limits, suspect=self._report)
@@ -215,6 +230,8 @@ class Searcher:
             case ServeGeneration():
                 self._serve_generation(message.generation)
                 answer = Done()
+            case CompareGenerations():
+                answer = await self._compare(message)
             case GetIndexView():
                 answer = IndexView(serving=self._leases.serving, leased=self._leases.leased())
             case _:
@@ -255,11 +272,15 @@ class Searcher:
         self._searches += 1
         serving = self._serving
         lease = self._leases.acquire()
+        self._note_activity(+1)
         try:
             gathered = await self._gather(message, serving, deadline_ns, client)
         finally:
+            self._note_activity(-1)
             if lease is not None:
                 self._leases.release(lease)
+        if message.mode != "keyword":
+            self._recent.append(message)
         ranked, mode = self._rank(message, gathered, serving)
         if gathered.degraded:
             self._degraded += 1
@@ -269,10 +290,14 @@ class Searcher:
             behind=_behind(serving if gathered.result is not None else None, gathered.truth),
             degraded=gathered.degraded,
             building=self.index.notice.building is not None,
-            low_confidence=low_confidence(ranked, message.query, provider=self._provider),
+            low_confidence=low_confidence(ranked, message.query, provider=self._provider(serving)),
             took_ms=(time.monotonic() - began) * 1000,
         )
         return SearchAnswer(body=encode_reply(ranked[: message.limit], quality, explained=message.explain))
+
+    def _note_activity(self, change: int) -> None:
+        in_hand = self._searching.notice.in_hand + change
+        self._searching.post(SearchActivity(in_hand=in_hand, last_ns=time.monotonic_ns()))
 
     async def _gather(self, message: Search, serving: GenerationRef | None, deadline_ns: int, client: int) -> Gathered:
         """Ask everybody at once; when the generation does not answer, ask the truth for all instead of the newest.
@@ -356,14 +381,21 @@ class Searcher:
 
     async def _query(self, message: Search, serving: GenerationRef, gathered: Gathered) -> Query:
         vector, mode = None, message.mode
-        if self._remote is not None and mode != "keyword" and serving.vectors_have:
+        remote = self._remote(serving.identity)
+        foreign = self.index.notice.embedding.foreign if remote is not None else None
+        if remote is not None and mode != "keyword" and serving.vectors_have:
             try:
-                vector = await self._remote.embed(message.query, self.limits.embed_deadline_ms / 1000)
+                if foreign is None:
+                    vector = await remote.embed(message.query, self.limits.embed_deadline_ms / 1000)
+                else:
+                    gathered.degraded.append(("identity_mismatch", foreign))
+            except ForeignSpace as error:
+                gathered.degraded.append(("identity_mismatch", error.message))
             except BulkheadError as error:
                 # A late or absent vector degrades the answer to keywords; it never delays it.
                 gathered.degraded.append(("embedder_unavailable", error.message))
-                mode = "keyword"
-        elif self._remote is not None or (self._provider is None and mode == "hybrid"):
+            mode = mode if vector is not None else "keyword"
+        elif remote is not None or (self.index.notice.identity is None and mode == "hybrid"):
             mode = "keyword"  # configured so: an answer without vectors is then complete, not degraded
         return Query(
             generation=serving.generation,
@@ -375,6 +407,57 @@ class Searcher:
             tenant=message.tenant,
             vector=vector,
         )
+
+    def _provider(self, serving: GenerationRef | None) -> str | None:
+        """Return the provider of the model that vectors are compared in."""
+        identity = serving.identity if serving is not None else self.index.notice.identity
+        return identity.provider if identity is not None else None
+
+    def _remote(self, identity: EmbeddingIdentity | None) -> RemoteQueryEmbedder | None:
+        """Return who embeds questions for a generation of this identity; None when a worker does, or nobody can."""
+        if identity is None or identity.provider != REMOTE:
+            return None
+        if identity.key not in self._remotes:
+            settings = settings_for(identity, self._embedding)
+            remote = None if settings is None else RemoteQueryEmbedder(settings, spaces=self._spaces)
+            self._remotes[identity.key] = remote
+        return self._remotes[identity.key]
+
+    async def _compare(self, message: CompareGenerations) -> Comparison:
+        """Ask both generations what was asked lately, one question after the other, in a worker that has both open."""
+        pairing = Pairing(message.earlier.generation, message.later.generation)
+        with trio.move_on_after(COMPARE_S):
+            for search in reversed(tuple(self._recent)):
+                earlier = await self._rank_alone(search, message.earlier, both=message)
+                later = await self._rank_alone(search, message.later, both=message)
+                if earlier is None or later is None:
+                    break
+                pairing.add(
+                    earlier[0],
+                    later[0],
+                    earlier_ms=earlier[1],
+                    later_ms=later[1],
+                    with_vectors=earlier[2] and later[2],
+                )
+        return pairing.result()
+
+    async def _rank_alone(
+        self, search: Search, ref: GenerationRef, *, both: CompareGenerations
+    ) -> tuple[list[Hit], float, bool] | None:
+        """Return the hits of one generation alone, how long that took (ms), and whether vectors were used."""
+        began, gathered = time.monotonic(), Gathered()
+        query = await self._query(search, ref, gathered)
+        slots = (slot for slot in self._pair if slot.serves(both.earlier.generation))
+        slot = next((slot for slot in slots if slot.serves(both.later.generation)), None)
+        if slot is None or slot.worker is None:
+            return None
+        try:
+            gathered.result = await slot.worker.call(query, QueryResult, deadline_ns=deadline_after(COMPARE_S))
+        except (BulkheadError, WorkerDied):
+            return None
+        ranked, mode = self._rank(search, gathered, ref)
+        hits = [(hit.candidate.corpus, hit.candidate.id, hit.candidate.part) for hit in ranked[: search.limit]]
+        return hits, (time.monotonic() - began) * 1000, mode != "keyword"
 
     async def _ask_truth(
         self, message: Search, newer_than: tuple[int, int], deadline_ns: int, truth: Truth, *, patient: bool
@@ -430,7 +513,7 @@ class Searcher:
         mode: SearchMode = result.mode if result is not None else "keyword"
         text = merge_overlay(result.text if result is not None else (), overlay, changed)
         near = mask(result.vector, changed) if result is not None else []
-        weight = weight_for(message.query, self.limits, mode=mode, provider=self._provider)
+        weight = weight_for(message.query, self.limits, mode=mode, provider=self._provider(serving))
         if mode == "hybrid":
             weight *= _coverage(serving)
         list_max = max(self.limits.candidates_max, message.limit)

@@ -1,6 +1,6 @@
 """The search worker's entry point: what it takes, and on which lane.
 
-Owns the process: one store of open generations, one embedding model. Promises: loading a generation or a model delays
+Owns the process: one store of open generations, the embedding models. Promises: loading a generation or a model delays
 no query, and neither delays reading a note. Nothing heavy is imported before it is used, so a fresh worker reads notes
 0.1 s after its start, while LanceDB and the model are still coming up on lanes of their own.
 """
@@ -21,6 +21,7 @@ from actors.messages import (
     Done,
     DropGeneration,
     Folder,
+    GenerationRef,
     LoadGeneration,
     Message,
     Query,
@@ -32,7 +33,8 @@ from actors.messages import (
 )
 from actors.priority import GENTLE_NICE, giving_way
 from actors.searcher.documents import DocumentLimits, read_lines, resolve_folder
-from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
+from actors.searcher.models import Models
+from actors.searcher.query_vectors import QueryVectors
 from actors.searcher.store import GenerationStore
 from actors.settings import RoomSetup
 
@@ -55,7 +57,7 @@ class SearcherRoom:
         }
         self.pools = {"search": self._settings.threads}
         self._store = GenerationStore(cache_bytes=self._settings.cache_bytes_max)
-        self._vectors = QueryVectors(self._open_embedder, at_once=self._embeddings_at_once())
+        self._models = Models(self._setup.embedding, threads=self._settings.threads)
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
         """Open nothing: generations and the model come by message, so that the worker is ready at once."""
@@ -72,6 +74,7 @@ class SearcherRoom:
                 return Folder(path=resolve_folder(message.path))
             case LoadGeneration():
                 self._store.load(message.generation, deadline_ns=call.deadline_ns)
+                self._open_earlier_model(message.generation)
             case DropGeneration():
                 self._store.drop(message.generation)
             case WarmUp():
@@ -96,7 +99,7 @@ class SearcherRoom:
         searching = Searching(
             query,
             store=self._store,
-            vectors=self._vectors,
+            vectors=self._models.of(self._store.get(query.generation).identity),
             settings=self._settings,
             deadline_ns=call.deadline_ns,
         )
@@ -111,10 +114,13 @@ class SearcherRoom:
             loading = threading.Thread(target=self._load_libraries, args=(gently,), name="load-libraries")
             loading.start()
             loading.join()
-            try:
-                self._vectors.warm_up()
-            except BulkheadError as error:
-                print(f"embedding model not opened: {error.message}", file=sys.stderr, flush=True)
+            _open_model(self._models.configured)
+
+    def _open_earlier_model(self, generation: GenerationRef) -> None:
+        """Have the model of a generation at hand when it is not the configured one, which `WarmUp` opens."""
+        vectors = self._models.of(generation.identity)
+        if vectors is not self._models.configured and vectors.identity is None:
+            _open_model(vectors)
 
     def _load_libraries(self, gently: bool) -> None:
         if gently and sys.platform == "linux":  # elsewhere the nice value belongs to the whole process
@@ -123,41 +129,19 @@ class SearcherRoom:
 
         self._store.warm_up()
 
-    def _embeddings_at_once(self) -> int:
-        """Return how many questions may be embedded side by side: the default model is safe to use so, with one CPU
-        thread each. A second thread for one question gains nothing (39 and 42 ms) and costs half as much CPU again.
-        """
-        from actors.embedding.identity import LOCAL_E5
-
-        try:
-            return self._settings.threads if self._provider() == LOCAL_E5 else 1
-        except BulkheadError:
-            return 1  # whoever opens the model is told what is wrong with the configuration
-
-    def _open_embedder(self) -> QueryEmbedder | None:
-        """Open the model of this machine; None when there is to be none, or when it is remote: the daemon asks that."""
-        from actors.embedding import open_embedder
-        from actors.embedding.identity import LOCAL_E5, REMOTE
-
-        if self._provider() in (None, REMOTE):
-            return None
-        settings = self._setup.embedding
-        if self._provider() == LOCAL_E5:
-            settings = msgspec.structs.replace(settings, threads=1)
-        return open_embedder(settings)
-
-    def _provider(self) -> str | None:
-        from actors.embedding import resolve_identity
-
-        identity = resolve_identity(self._setup.embedding)
-        return None if identity is None else identity.provider
-
     def _document_limits(self) -> DocumentLimits:
         return DocumentLimits(
             lines_max=self._settings.document_lines_max,
             bytes_max=self._settings.document_bytes_max,
             suffixes=self._setup.generation_builder.suffixes,
         )
+
+
+def _open_model(vectors: QueryVectors) -> None:
+    try:
+        vectors.warm_up()
+    except BulkheadError as error:
+        print(f"embedding model not opened: {error.message}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

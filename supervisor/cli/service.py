@@ -125,6 +125,15 @@ def describe_index(index: object) -> str:
     return "; ".join(parts)
 
 
+def _time_left(index: object) -> str:
+    """Return how long the embedding will take, when that is known."""
+    embedding = member(index, "embedding")
+    seconds = member(embedding, "eta_s") if isinstance(embedding, dict) else None
+    if not isinstance(seconds, int) or not seconds:
+        return ""
+    return f" (about {seconds // 3600} h left)" if seconds >= 7200 else f" (about {-(-seconds // 60)} min left)"
+
+
 def _describe_generation(index: object) -> list[str]:
     delta = member(index, "delta")
     parts = [f"generation {member(index, 'generation')}" + (f", delta {delta}" if delta else "")]
@@ -133,7 +142,7 @@ def _describe_generation(index: object) -> list[str]:
         parts.append("rows " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
     want = number(index, "vectors", "want")
     if want:
-        parts.append(f"vectors {number(index, 'vectors', 'have'):,} of {want:,}")
+        parts.append(f"vectors {number(index, 'vectors', 'have'):,} of {want:,}{_time_left(index)}")
     return parts
 
 

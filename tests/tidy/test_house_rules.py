@@ -26,6 +26,7 @@ PURE = (
     "actors/terms.py",
     "actors/searcher/ranking.py",
     "actors/searcher/confidence.py",
+    "actors/searcher/comparing.py",
     "actors/searcher/preferences.py",
     "actors/searcher/leases.py",
     "actors/searcher/reply.py",

@@ -4,7 +4,8 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -56,8 +57,22 @@ def unit_of(text: str) -> list[float]:
 
 def vectors(texts: list[str]) -> Answer:
     """Answer as a good endpoint does."""
-    data = [{"object": "embedding", "index": i, "embedding": vector_of(text)} for i, text in enumerate(texts)]
-    return Answer(200, {"object": "list", "data": data, "model": "fake"})
+    return named(texts, "fake")
+
+
+def named(texts: list[str], model: str | None) -> Answer:
+    """Answer well under the name of a model, or without one."""
+    return _answer([vector_of(text) for text in texts], model)
+
+
+def other_vectors(texts: list[str], model: str | None = "other") -> Answer:
+    """Answer as another model of the same dimensions does."""
+    return _answer([[a, -b, c, -d] for a, b, c, d in map(vector_of, texts)], model)
+
+
+def _answer(found: list[list[float]], model: str | None) -> Answer:
+    data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(found)]
+    return Answer(200, {"object": "list", "data": data, **({} if model is None else {"model": model})})
 
 
 def data_of(*rows: object) -> Answer:
@@ -70,10 +85,18 @@ def refused(code: str = "invalid_input") -> Answer:
 
 
 class FakeEndpoint:
-    """The server. `requests` are the bodies it was sent; `script` is called with the texts of each."""
+    """The server. `requests` are the bodies it was sent; `script` is called with the texts of each.
+
+    `scripts` has those for models that are asked for by name, in place of `script`. `busy_max` is how many requests
+    were under way at once.
+    """
 
     def __init__(self, script: Script = vectors) -> None:
         self.script = script
+        self.scripts: dict[str, Script] = {}
+        self.busy_max = 0
+        self._busy = 0
+        self._lock = threading.Lock()
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.closing = threading.Event()
@@ -83,7 +106,8 @@ class FakeEndpoint:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                endpoint.serve(self)
+                with endpoint.counted():
+                    endpoint.serve(self)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -97,11 +121,23 @@ class FakeEndpoint:
         self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        with self._lock:
+            self._busy += 1
+            self.busy_max = max(self.busy_max, self._busy)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+
     def serve(self, handler: BaseHTTPRequestHandler) -> None:
         body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
         self.requests.append(body)
         self.headers.append({name.lower(): value for name, value in handler.headers.items()})
-        answer = self.script(body["input"]) if handler.path == "/v1/embeddings" else Answer(404, {})
+        script = self.scripts.get(body["model"], self.script)
+        answer = script(body["input"]) if handler.path == "/v1/embeddings" else Answer(404, {})
         if answer.hang:
             self.closing.wait(HANG_S)
         if answer.hang or answer.leave:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.embedding import cpu, identity, open_embedder, resolve_identity
+from actors.embedding import cpu, identity, open_embedder, resolve_identity, settings_for
 from actors.errors import InvalidParams
 from actors.settings import EmbeddingSettings
 
@@ -153,3 +153,30 @@ def test_other_architectures_have_an_engine_of_their_own(monkeypatch: pytest.Mon
 
 def test_threads_are_counted_in_processors_of_this_process() -> None:
     assert cpu.cores() >= 1
+
+
+def test_settings_of_an_earlier_model_are_made_of_the_present_ones() -> None:
+    remote = EmbeddingSettings(
+        provider="openai-compatible",
+        model="new",
+        base_url="http://localhost/v1",
+        api_key="env:KEY",
+        dimensions=4,
+        query_prefix="q: ",
+    )
+    earlier = msgspec.structs.replace(
+        remote, model="old", dimensions=8, query_prefix='it\'s a "query": ', document_prefix="\\,'"
+    )
+    local = EmbeddingSettings(provider="local-use", threads=1)
+    for before, now in ((remote, remote), (earlier, remote), (local, remote)):
+        identity = resolve_identity(before)
+        assert identity is not None
+        found = settings_for(identity, now)
+        assert found is not None and resolve_identity(found) == identity
+        assert found.base_url == before.base_url
+    kept = resolve_identity(remote)
+    assert kept is not None
+    for now in (local, EmbeddingSettings(provider="none")):
+        assert settings_for(kept, now) is None, "the address of an endpoint is not kept with its vectors"
+    assert settings_for(msgspec.structs.replace(kept, chunking="v0"), remote) is None
+    assert settings_for(msgspec.structs.replace(kept, model="third", prefix="('"), remote) is None

@@ -15,7 +15,7 @@ from actors.embedding.openai_http import (
     embeddings_url,
     error_code,
     meaning_of,
-    parse_vectors,
+    parse_answer,
     retry_after_ms,
 )
 
@@ -39,18 +39,18 @@ def test_the_address_is_the_base_and_embeddings() -> None:
 
 def test_vectors_are_put_in_the_order_of_the_request_and_scaled() -> None:
     answer = body({"index": 1, "embedding": [0, 2]}, {"index": 0, "embedding": [3, 4]})
-    first, second = (values(blob) for blob in parse_vectors(answer, count=2, dimensions=2))
+    first, second = (values(blob) for blob in parse_answer(answer, count=2, dimensions=2).vectors)
     assert first == pytest.approx([0.6, 0.8])
     assert second == [0.0, 1.0]
 
 
 def test_an_answer_without_indexes_is_in_order() -> None:
     answer = body({"embedding": [1, 0]}, {"embedding": [0, 1]})
-    assert [values(blob) for blob in parse_vectors(answer, count=2, dimensions=2)] == [[1.0, 0.0], [0.0, 1.0]]
+    assert [values(blob) for blob in parse_answer(answer, count=2, dimensions=2).vectors] == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_huge_values_do_not_overflow() -> None:
-    (blob,) = parse_vectors(body({"embedding": [1e300, 1e300]}), count=1, dimensions=2)
+    (blob,) = parse_answer(body({"embedding": [1e300, 1e300]}), count=1, dimensions=2).vectors
     assert values(blob) == pytest.approx([math.sqrt(0.5)] * 2)
 
 
@@ -75,7 +75,7 @@ def test_huge_values_do_not_overflow() -> None:
 )
 def test_an_answer_that_is_not_two_usable_vectors_is_wrong(answer: bytes) -> None:
     with pytest.raises(WrongAnswer):
-        parse_vectors(answer, count=2, dimensions=2)
+        parse_answer(answer, count=2, dimensions=2)
 
 
 @pytest.mark.parametrize(

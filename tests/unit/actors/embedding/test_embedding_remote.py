@@ -289,3 +289,40 @@ def test_threads_wait_for_each_other(endpoint: FakeEndpoint) -> None:
     for number, vector in found.items():
         np.testing.assert_allclose(vector, expect([f"text {number}"]), rtol=1e-6)
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("cap", [10, 16, 20, 64])
+@pytest.mark.parametrize("status", [400, 413])
+def test_a_size_that_was_found_stays_whatever_the_number_of_texts(
+    endpoint: FakeEndpoint, cap: int, status: int
+) -> None:
+    """A call with a few texts more than the size is cut to it, and the size is not halved again for that."""
+    endpoint.script = lambda texts: vectors(texts) if len(texts) <= cap else Answer(status, {})
+    with opened(endpoint.settings(batch_max=64)) as embedder:
+        for count in (64, 9, 17, 11, 33, 23, 64):
+            texts = [f"{count} {number}" for number in range(count)]
+            np.testing.assert_allclose(embedder.embed_documents(texts), expect(texts), rtol=1e-6)
+    size = {10: 8, 16: 16, 20: 16, 64: 64}[cap]
+    assert [len(batch) for batch in endpoint.texts[-(64 // size) :]] == [size] * (64 // size)
+    assert len([batch for batch in endpoint.texts if len(batch) > cap]) == {10: 3, 16: 2, 20: 2, 64: 0}[cap]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"index": 0, "embedding": [1, 2, 3, 4]}, {"index": 0, "embedding": [4, 3, 2, 1]}],
+        [{"index": 1, "embedding": [1, 2, 3, 4]}, {"index": 2, "embedding": [4, 3, 2, 1]}],
+        [{"index": 0, "embedding": [1, 2, 3, 4]}, {"embedding": [4, 3, 2, 1]}],
+        [{"index": 0, "embedding": [1, 2, 3, 4]}],
+        [{"index": number, "embedding": [1, 2, 3, 4]} for number in range(3)],
+        [{"index": 0, "embedding": [1, 2, 3, 4]}, {"index": 1, "embedding": [1e999, 1, 1, 1]}],
+        [{"index": 0, "embedding": [1, 2, 3, 4]}, {"index": 1, "embedding": [0, 0, 0, 0]}],
+    ],
+    ids=["duplicate indexes", "from one", "half of them", "fewer", "more", "infinite", "zero"],
+)
+def test_an_answer_that_cannot_be_matched_with_the_texts_is_used_for_none(
+    endpoint: FakeEndpoint, rows: list[dict[str, object]]
+) -> None:
+    endpoint.script = lambda _: data_of(*rows)
+    with opened(endpoint.settings()) as embedder, pytest.raises(EmbeddingUnavailable, match="wrong answer"):
+        embedder.embed_documents(["a", "b"])

@@ -176,7 +176,7 @@ def test_vectors_come_from_the_generation_before_by_hash(builder: Builder, compl
     assert builder.stage(events=changed, units=UNITS) == [sha("a new text")]
     ref = builder.finish()
     assert (ref.vectors_have, ref.vectors_want) == (5, 6)
-    assert pending(ref) == [PendingText(sha("a new text"), "a new text")]
+    assert pending(ref) == [PendingText(sha("a new text"), "a new text", "events/e5")]
     generations.verify(Path(complete.path))  # reading it has not changed it
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from actors.messages import (
     SearchEvents,
     SearchUnits,
 )
-from actors.notices import BuilderNotice, SearcherNotice
+from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.actor import AT_ONCE, Searcher, tray_of
 from actors.searcher.blame import Case
 from actors.settings import EmbeddingSettings, SearcherSettings
@@ -83,6 +84,8 @@ async def living(serving: GenerationRef | None = None) -> AsyncIterator[Workerle
         embedding=EmbeddingSettings(provider="none"),
         index=Board(BuilderNotice(serving=serving)),
         board=Board(SearcherNotice()),
+        searching=Board(SearchActivity()),
+        index_directory=Path("nowhere"),
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(searcher.run)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actors.child import CallContext, _Child
-from actors.embedding import open_embedder
+from actors.embedding import open_embedder, resolve_identity
 from actors.errors import GenerationSuspect, NoGeneration, NotFound
 from actors.frames import Reply, Setup
 from actors.generation import FileEntry, read_manifest, write_manifest
@@ -155,19 +155,41 @@ class NoParent:
     [
         EmbeddingSettings(provider="none"),
         EmbeddingSettings(provider="no-such"),
-        EmbeddingSettings(provider="openai-compatible", base_url="http://127.0.0.1:9", model="m", dimensions=384),
     ],
 )
 def test_without_a_model_of_its_own_it_warms_up_and_answers_by_keyword(
     ref: GenerationRef, embedding: EmbeddingSettings
 ) -> None:
-    """A remote model is not its own: the daemon asks that, and the worker never goes to the network."""
+    result = ask_a_worker_with(embedding, ref)
+    assert (result.mode, [c.id for c in result.text]) == ("keyword", ["cook"])
+    assert [reason for reason, _ in result.degraded] == ["embedder_unavailable"]
+
+
+def test_a_generation_of_a_model_of_this_machine_is_asked_by_that_whatever_is_configured_now(
+    ref: GenerationRef,
+) -> None:
+    """E8: while the model is being changed, the generation that serves is of the old one."""
+    remote = EmbeddingSettings(provider="openai-compatible", base_url="http://127.0.0.1:9", model="m", dimensions=384)
+    result = ask_a_worker_with(remote, ref)
+    assert (result.mode, result.degraded) == ("hybrid", []) and result.vector
+
+
+def test_a_remote_model_is_not_the_workers_own(ref: GenerationRef, index: Path) -> None:
+    """The daemon asks that, and the worker never goes to the network."""
+    remote = EmbeddingSettings(provider="openai-compatible", base_url="http://127.0.0.1:9", model="m", dimensions=384)
+    rows = {"events": [MadeRow(id="x", text="豆腐", vector=[1.0, *[0.0] * 383])]}
+    of_remote = make_generation(index, 3, rows, identity=resolve_identity(remote))
+    result = ask_a_worker_with(remote, of_remote)
+    assert (result.mode, [c.id for c in result.text]) == ("keyword", ["x"])
+    assert [reason for reason, _ in result.degraded] == ["embedder_unavailable"]
+
+
+def ask_a_worker_with(embedding: EmbeddingSettings, ref: GenerationRef) -> QueryResult:
     settings = msgspec.msgpack.encode(RoomSetup(directory="", embedding=embedding, searcher=PATIENT))
     room = SearcherRoom(Setup("searcher", 1, msgspec.Raw(settings), 200, 0, False, 0))
     call = CallContext(1, time.monotonic_ns() + 60 * 10**9, cast(_Child, NoParent()))
     room.handle(WarmUp(), call)
     room.handle(LoadGeneration(generation=ref), call)
-    result = room.handle(Query(generation=1, query="豆腐"), call)
+    result = room.handle(Query(generation=ref.generation, query="豆腐"), call)
     assert isinstance(result, QueryResult)
-    assert (result.mode, [c.id for c in result.text]) == ("keyword", ["cook"])
-    assert [reason for reason, _ in result.degraded] == ["embedder_unavailable"]
+    return result
