@@ -57,7 +57,7 @@ from actors.messages import (
 from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.asking import Asker, Inquiry, NobodyServes, NoTurn
 from actors.searcher.blame import Case
-from actors.searcher.comparing import RECENT, Hit, Pairing
+from actors.searcher.comparing import RECENT, TOP, Hit, Pairing
 from actors.searcher.leases import Leases
 from actors.searcher.pair import Pair
 from actors.searcher.pool import Pool
@@ -456,7 +456,9 @@ class Searcher:
         except (BulkheadError, WorkerDied):
             return None
         ranked, mode = self._rank(search, gathered, ref)
-        hits = [(hit.candidate.corpus, hit.candidate.id, hit.candidate.part) for hit in ranked[: search.limit]]
+        hits = [
+            (hit.candidate.corpus, hit.candidate.id, hit.candidate.part) for hit in ranked[: max(search.limit, TOP)]
+        ]
         return hits, (time.monotonic() - began) * 1000, mode != "keyword"
 
     async def _ask_truth(

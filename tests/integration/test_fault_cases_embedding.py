@@ -324,6 +324,7 @@ async def test_e6_killed_at_half_of_the_list_it_embeds_nothing_twice(
     sent = documents(endpoint)
     assert len(sent) == count
     again = sum(number - 1 for number in sent.values())
+    print(f"killed: {victim}; embedded twice: {again} of {count}")
     assert again <= count // 100 + batch, f"{again} of {count} were embedded again"
 
 
@@ -394,7 +395,9 @@ async def test_e8_a_change_of_the_model_is_built_beside_the_old_one_and_rolled_b
         found = await search(client)
         assert found["mode"] == "hybrid" and found["degraded"] == [] and found["generation"] == flipped["generation"]
 
+        began = time.monotonic()
         rolled_back = await client.call("index.rollback", {"generation": compared["earlier"]})
+        print(f"rollback: {(time.monotonic() - began) * 1000:.0f} ms; comparison: {compared}")
         assert rolled_back["generation"] == compared["earlier"]
         found = await search(client)
         assert found["generation"] == compared["earlier"] and found["mode"] == "hybrid" and found["degraded"] == []

@@ -177,8 +177,8 @@ def test_a_generation_of_a_model_of_this_machine_is_asked_by_that_whatever_is_co
 def test_a_remote_model_is_not_the_workers_own(ref: GenerationRef, index: Path) -> None:
     """The daemon asks that, and the worker never goes to the network."""
     remote = EmbeddingSettings(provider="openai-compatible", base_url="http://127.0.0.1:9", model="m", dimensions=384)
-    rows = {"events": [MadeRow(id="x", text="豆腐", vector=[1.0, *[0.0] * 383])]}
-    of_remote = make_generation(index, 3, rows, identity=resolve_identity(remote))
+    row = MadeRow(id="x", text="豆腐", vector=[1.0, *[0.0] * 383])
+    of_remote = make_generation(index, 9, {"events": [row]}, identity=resolve_identity(remote))
     result = ask_a_worker_with(remote, of_remote)
     assert (result.mode, [c.id for c in result.text]) == ("keyword", ["x"])
     assert [reason for reason, _ in result.degraded] == ["embedder_unavailable"]
