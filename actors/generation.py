@@ -1,15 +1,18 @@
 """What a generation is on disk: names, manifest, pointer, verification. The only module that knows its paths.
 
     <index>/CURRENT                 {"generation": 42, "delta": null}, replaced atomically, fsynced with its folder
-    <index>/gen-000042/             LanceDB tables + MANIFEST.json + PENDING.msgpack; write-once
+    <index>/gen-000042/             LanceDB tables + MANIFEST.json + PENDING.msgpack + NOTES.msgpack; write-once
+    <index>/gen-000042-d0007/       a delta over it: the same tables with what changed since, + MASK.msgpack; write-once
     <index>/gen-000043.tmp/         being built; worthless after a crash
     <index>/gen-000041.gone.tmp/    being deleted; worthless too
     <index>/scratch.tmp/            where LanceDB puts what does not fit into memory, during a build
     <index>/LOCK                    flock held by the one process that builds
 
-Used by the builder (writes), the searcher's workers (read) and nobody else. LanceDB is not imported here, so the
-embedding worker, which only needs `PENDING`, stays small. A generation is trusted only after `verify()`: LanceDB
-itself fsyncs nothing, checks no data file, and silently opens an older version when its newest manifest is gone.
+A reader's *view* is a generation, or a generation and one delta over it: the rows of both, without those of the
+generation that the delta's mask names. Used by the builder (writes), the searcher's workers (read) and nobody else.
+LanceDB is not imported here, so the embedding worker, which only needs `PENDING`, stays small. A generation is trusted
+only after `verify()`: LanceDB itself fsyncs nothing, checks no data file, and silently opens an older version when its
+newest manifest is gone.
 """
 
 import hashlib
@@ -26,12 +29,15 @@ from actors.messages import Covers, EmbeddingIdentity, GenerationRef, Skip
 
 MANIFEST = "MANIFEST.json"
 PENDING = "PENDING.msgpack"
+MASK = "MASK.msgpack"
+NOTES = "NOTES.msgpack"
 CURRENT = "CURRENT"
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
 FORMAT = 1
 PENDING_RECORD_BYTES_MAX = 64 * 1024 * 1024
 _NAME = re.compile(r"^gen-(\d{6,})$")
+_DELTA_NAME = re.compile(r"^gen-(\d{6,})-d(\d{4,})$")
 
 # The columns of every table (`events`, `units`, `documents`), so that one reader serves all three. (id, part) is
 # unique in a table. Rows lie newest first (events, units) or in the order of path and line (documents), so the same
@@ -72,8 +78,46 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+class Masked(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of its generation a delta masks: rows by corpus, those that have a vector, those that could have one."""
+
+    rows: dict[str, int] = {}
+    vectors_have: int = 0
+    vectors_want: int = 0
+
+
+class Mask(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of its generation a delta takes the place of: units by id, notes by tenant and `document_path()`.
+
+    Events are never masked: they do not change.
+    """
+
+    units: tuple[str, ...] = ()
+    documents: tuple[tuple[str, str], ...] = ()
+
+
+class NoteState(msgspec.Struct, frozen=True, array_like=True):
+    """A note as it was when a generation read it: what tells whether it has changed since."""
+
+    relative: str
+    size: int
+    mtime_ns: int
+    inode: int
+    mode: int
+
+
+class SourceNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """The notes of one root that a generation holds."""
+
+    source_id: str
+    path: str
+    name: str
+    tenant: str
+    notes: list[NoteState]
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation's description of itself.
+    """A generation's description of itself, or a delta's: `rows` and `vectors_*` are those of its own tables.
 
     `skipped` are files that the scan left out or whose content was not text; `held` are roots, folders and files
     that could not be read, so their rows were taken over from the generation before.
@@ -94,6 +138,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     held: list[Skip]
     sources: list[SourceState]
     files: list[FileEntry]
+    masked: Masked = Masked()
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,28 +168,59 @@ def generation_path(index: Path, number: int) -> Path:
     return index / generation_name(number)
 
 
-def build_path(index: Path, number: int) -> Path:
-    """Return the temporary folder in which a generation is built."""
-    return index / f"{generation_name(number)}{TEMPORARY}"
+def delta_name(number: int, delta: int) -> str:
+    """Return the folder name of a delta over a generation."""
+    return f"{generation_name(number)}-d{delta:04d}"
 
 
-def scratch_path(index: Path) -> Path:
-    """Return the folder for temporary files of a build. One for all builds, as TMPDIR is set before any thread runs."""
-    return index / f"scratch{TEMPORARY}"
+def delta_path(index: Path, number: int, delta: int) -> Path:
+    """Return the folder of a sealed delta."""
+    return index / delta_name(number, delta)
 
 
-def doomed_path(index: Path, number: int) -> Path:
-    """Return the name that a generation is given before it is deleted, so that half of one is never taken for one."""
-    return index / f"{generation_name(number)}.gone{TEMPORARY}"
+def sealed_path(index: Path, number: int, delta: int | None) -> Path:
+    """Return the folder of a sealed generation, or of a sealed delta over it."""
+    return index / folder_name(number, delta)
+
+
+def folder_name(number: int, delta: int | None) -> str:
+    """Return the folder name of a generation, or of a delta over it."""
+    return generation_name(number) if delta is None else delta_name(number, delta)
+
+
+def build_path(index: Path, number: int, delta: int | None = None) -> Path:
+    """Return the temporary folder in which a generation, or a delta over it, is built."""
+    return index / f"{folder_name(number, delta)}{TEMPORARY}"
+
+
+def scratch_path(index: Path, *, delta: bool = False) -> Path:
+    """Return the folder for temporary files of a build, one for generations and one for deltas: two may be under way.
+
+    The same for all of a kind, as TMPDIR is set before any thread runs.
+    """
+    return index / f"{'scratch-delta' if delta else 'scratch'}{TEMPORARY}"
+
+
+def doomed_path(index: Path, number: int, delta: int | None = None) -> Path:
+    """Return the name that a folder is given before it is deleted, so that half of one is never taken for one."""
+    return index / f"{folder_name(number, delta)}.gone{TEMPORARY}"
 
 
 def sealed_numbers(index: Path) -> list[int]:
     """Return the numbers of the sealed generations on disk, ascending."""
+    return sorted(int(match[1]) for name in _folders(index) if (match := _NAME.match(name)))
+
+
+def sealed_deltas(index: Path) -> list[tuple[int, int]]:
+    """Return the sealed deltas on disk as (generation, delta), ascending."""
+    return sorted((int(match[1]), int(match[2])) for name in _folders(index) if (match := _DELTA_NAME.match(name)))
+
+
+def _folders(index: Path) -> list[str]:
     try:
-        names = [entry.name for entry in os.scandir(index) if entry.is_dir(follow_symlinks=False)]
+        return [entry.name for entry in os.scandir(index) if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(match[1]) for name in names if (match := _NAME.match(name)))
 
 
 def read_current(index: Path) -> Pointer | None:
@@ -236,8 +312,9 @@ def verify_shape(folder: Path) -> Manifest:
     Cheap enough to be done every second: it notices a deletion and a truncation, not a flipped bit.
     """
     manifest = read_manifest(folder)
-    if generation_name(manifest.generation) != folder.name:
-        raise GenerationSuspect(f"generation {folder.name}: its manifest is that of generation {manifest.generation}")
+    named = folder_name(manifest.generation, manifest.delta)
+    if named != folder.name:
+        raise GenerationSuspect(f"generation {folder.name}: its manifest is that of {named}")
     expected = {entry.path: entry.bytes for entry in manifest.files}
     found = _sizes(folder)
     missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
@@ -273,7 +350,6 @@ def reference(folder: Path, manifest: Manifest) -> GenerationRef:
     """Return what the searcher needs to know of a verified generation."""
     return GenerationRef(
         generation=manifest.generation,
-        delta=manifest.delta,
         path=str(folder),
         covers=manifest.covers,
         rows=manifest.rows,
@@ -282,6 +358,25 @@ def reference(folder: Path, manifest: Manifest) -> GenerationRef:
         identity=manifest.identity,
         built_at=manifest.built_at,
         bytes=sum(entry.bytes for entry in manifest.files),
+    )
+
+
+def with_delta(base: GenerationRef, folder: Path, delta: Manifest) -> GenerationRef:
+    """Return what the searcher needs to know of a generation with a verified delta over it."""
+    masked = delta.masked
+    return GenerationRef(
+        generation=base.generation,
+        delta=delta.delta,
+        path=base.path,
+        delta_path=str(folder),
+        covers=delta.covers,
+        rows={name: rows - masked.rows.get(name, 0) + delta.rows[name] for name, rows in base.rows.items()},
+        vectors_have=base.vectors_have - masked.vectors_have + delta.vectors_have,
+        vectors_want=base.vectors_want - masked.vectors_want + delta.vectors_want,
+        identity=base.identity,
+        built_at=delta.built_at,
+        bytes=base.bytes + sum(entry.bytes for entry in delta.files),
+        delta_rows=sum(delta.rows.values()),
     )
 
 
@@ -299,6 +394,27 @@ def _entry(root: Path, path: Path, *, sync: bool) -> FileEntry:
             os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
     return FileEntry(path=str(path.relative_to(root)), bytes=size, sha256=digest)
+
+
+def write_record(path: Path, record: msgspec.Struct | list[SourceNotes]) -> None:
+    """Write a file of a folder that is still being built; made durable with the folder."""
+    path.write_bytes(msgspec.msgpack.encode(record))
+
+
+def read_mask(folder: Path) -> Mask:
+    """Return what a delta masks, or raise GenerationSuspect."""
+    try:
+        return msgspec.msgpack.decode((folder / MASK).read_bytes(), type=Mask)
+    except (OSError, msgspec.DecodeError) as error:
+        raise GenerationSuspect(f"generation {folder.name}: {MASK} not readable: {error}") from error
+
+
+def read_notes(folder: Path) -> list[SourceNotes]:
+    """Return the notes that a generation holds, or raise GenerationSuspect."""
+    try:
+        return msgspec.msgpack.decode((folder / NOTES).read_bytes(), type=list[SourceNotes])
+    except (OSError, msgspec.DecodeError) as error:
+        raise GenerationSuspect(f"generation {folder.name}: {NOTES} not readable: {error}") from error
 
 
 class PendingText(msgspec.Struct, frozen=True, array_like=True):

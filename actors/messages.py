@@ -267,6 +267,25 @@ class SearchUnits(Message, frozen=True, kw_only=True):
     tenant: str = "default"
 
 
+class UnitIds(Struct, frozen=True, kw_only=True):
+    """Ids of units, in the order of their changes; those after `last_seq` are not in it when there are `more`."""
+
+    ids: list[str]
+    last_seq: int
+    more: bool
+
+
+class ListChangedUnits(Message, frozen=True, kw_only=True):
+    """Name the units of all tenants that changed at after < core_seq <= until, whatever they are now: what a delta
+    masks. At most `limit`.
+    """
+
+    answer = UnitIds
+    after: int
+    until: int
+    limit: int
+
+
 class PageUnits(Message, frozen=True, kw_only=True):
     """Page the latest active versions by core_seq, for the builder: after < core_seq <= until.
 
@@ -374,6 +393,7 @@ CoreWriterMessage = (
     | ListUnits
     | SearchUnits
     | PageUnits
+    | ListChangedUnits
     | AddSource
     | ListSources
     | RemoveSource
@@ -626,12 +646,35 @@ class Covers(Struct, frozen=True, kw_only=True):
     sources_digest: str = ""
 
 
+def view_number(generation: int, delta: int | None) -> int:
+    """Return the number under which a generation with a delta over it is known; without one it is the generation's."""
+    return generation | (delta or 0) << _DELTA_SHIFT
+
+
+def split_view(view: int) -> tuple[int, int | None]:
+    """Return the generation and the delta that a view number stands for."""
+    return view & (1 << _DELTA_SHIFT) - 1, view >> _DELTA_SHIFT or None
+
+
+def view_name(view: int) -> str:
+    """Return what a view is called in logs and errors: `42`, or `42-d0007` with a delta."""
+    generation, delta = split_view(view)
+    return str(generation) if delta is None else f"{generation}-d{delta:04d}"
+
+
+_DELTA_SHIFT = 32
+
+
 class GenerationRef(Struct, frozen=True, kw_only=True):
-    """A generation that passed verification: what the searcher needs to open it."""
+    """A generation that passed verification, with or without a delta over it: what the searcher needs to open it.
+
+    `covers`, `rows` and the vectors are those of both together: a row that the delta masks does not count.
+    """
 
     generation: int
     delta: int | None = None
     path: str
+    delta_path: str | None = None
     covers: Covers
     rows: dict[str, int]
     vectors_have: int
@@ -639,6 +682,12 @@ class GenerationRef(Struct, frozen=True, kw_only=True):
     identity: EmbeddingIdentity | None
     built_at: int
     bytes: int = 0  # of all its files
+    delta_rows: int = 0  # how many rows the delta holds
+
+    @property
+    def view(self) -> int:
+        """Return the number by which readers know it."""
+        return view_number(self.generation, self.delta)
 
 
 class Skip(Struct, frozen=True, kw_only=True):
@@ -659,15 +708,23 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class RecoverIndex(Message, frozen=True, kw_only=True):
-    """Remove the remains of a crash, find and verify the generation to serve. Answers what there is."""
+    """Remove the remains of a crash, find and verify the generation to serve. Answers what there is.
+
+    `building` is the generation that another process is building; its folder is left alone.
+    """
 
     answer: ClassVar[type[msgspec.Struct]]
+    building: int | None = None
 
 
 class IndexState(Struct, frozen=True, kw_only=True):
-    """What lies on disk: the generation to serve (None: no usable one), those kept behind it, what was put aside."""
+    """What lies on disk: the view to serve (None: no usable one) and its generation, the generations kept behind it,
+    what was put aside. `deltas_highest` is the highest number of a delta.
+    """
 
     current: GenerationRef | None
+    base: GenerationRef | None = None
+    deltas_highest: int = 0
     previous: list[GenerationRef]
     highest: int
     suspects: list[Skip]
@@ -714,6 +771,23 @@ class Staged(Struct, frozen=True, kw_only=True):
     rows: int
     wanted: list[bytes]
     more: bool = False
+
+
+class BeginDelta(Message, frozen=True, kw_only=True):
+    """Start a delta over a generation, in a temporary folder.
+
+    `base` is the generation (without a delta), `before` the view whose delta hands on its rows: they need not be paged
+    and read again. `changed_units` are those that changed since `before` (without: since the base). Answers what was
+    handed on. GenerationSuspect when base or delta is not whole.
+    """
+
+    answer = Staged
+    base: GenerationRef
+    before: GenerationRef | None
+    delta: int
+    covers: Covers
+    sources: list[SourceRoot]
+    changed_units: list[str]
 
 
 class StageEvents(Message, frozen=True, kw_only=True):
@@ -773,17 +847,22 @@ class SealGeneration(Message, frozen=True, kw_only=True):
 
 
 class FlipGeneration(Message, frozen=True, kw_only=True):
-    """Point CURRENT at a sealed generation, atomically and durably."""
+    """Point CURRENT at a sealed generation, or at a sealed delta over it, atomically and durably."""
 
     answer = Done
     generation: int
+    delta: int | None = None
 
 
 class RetireGenerations(Message, frozen=True, kw_only=True):
-    """Delete sealed generations except `keep`; also temporary folders and orphans."""
+    """Delete sealed generations and deltas except those of the views `keep`; also temporary folders and orphans.
+
+    `building` as in RecoverIndex.
+    """
 
     answer = Done
     keep: list[int]
+    building: int | None = None
 
 
 class ProbeIndex(Message, frozen=True, kw_only=True):
@@ -794,19 +873,21 @@ class ProbeIndex(Message, frozen=True, kw_only=True):
 
     answer = Done
     generation: int
+    delta: int | None = None
 
 
 class AbandonBuild(Message, frozen=True, kw_only=True):
-    """Drop the build under way and its temporary folder."""
+    """Drop the build under way in this process and its temporary folder."""
 
     answer = Done
 
 
 class VerifyGeneration(Message, frozen=True, kw_only=True):
-    """Compare every file with the manifest (size, sha256) and open the tables."""
+    """Compare every file with the manifest (size, sha256) and open the tables; of a delta too, if one is named."""
 
     answer = GenerationRef
     generation: int
+    delta: int | None = None
 
 
 class EmbeddedBatch(Struct, frozen=True, kw_only=True):
@@ -901,10 +982,10 @@ class RollbackIndex(Message, frozen=True, kw_only=True):
 
 
 class ReportSuspect(Message, frozen=True, kw_only=True):
-    """The searcher could not read a generation; the builder verifies it and rebuilds when it is damaged."""
+    """The searcher could not read a view; the builder verifies what it is made of and rebuilds what is damaged."""
 
     answer = Done
-    generation: int
+    view: int
     detail: str
 
 
@@ -920,6 +1001,7 @@ GenerationBuilderWork = (
     RecoverIndex
     | ScanSources
     | BeginBuild
+    | BeginDelta
     | StageEvents
     | StageUnits
     | StageDocuments
@@ -986,14 +1068,14 @@ class ResolveFolder(Message, frozen=True, kw_only=True):
 
 
 class PrepareGeneration(Message, frozen=True, kw_only=True):
-    """From the builder: the spare opens and probes this generation, so that it can take over at once."""
+    """From the builder: the spare opens and probes this view, so that it can take over at once."""
 
     answer = Done
     generation: GenerationRef
 
 
 class ServeGeneration(Message, frozen=True, kw_only=True):
-    """From the builder, after the pointer was flipped: new queries go to this generation (None: to none)."""
+    """From the builder, after the pointer was flipped: new queries go to this view (None: to none)."""
 
     answer = Done
     generation: GenerationRef | None
@@ -1026,14 +1108,14 @@ class CompareGenerations(Message, frozen=True, kw_only=True):
 
 
 class IndexView(Struct, frozen=True, kw_only=True):
-    """What the searcher serves: the generation, and those that are still read by somebody."""
+    """The view that the searcher serves, and those that are still read by somebody, by number (see `split_view`)."""
 
     serving: int | None
     leased: list[int]
 
 
 class GetIndexView(Message, frozen=True, kw_only=True):
-    """Return which generations are still in use, so that the others can be retired."""
+    """Return which views are still in use, so that the other generations and deltas can be retired."""
 
     answer = IndexView
 
@@ -1044,14 +1126,14 @@ SearcherMessage = (
 
 
 class Query(Message, frozen=True, kw_only=True):
-    """To a search worker: find candidates in a generation.
+    """To a search worker: find candidates in a view.
 
     `vector` is given when the actor embedded the query itself (a remote provider); else the worker's own model
     embeds it, within `searcher.embed_deadline_ms`: a late vector degrades the answer to keywords.
     """
 
     answer: ClassVar[type[msgspec.Struct]]
-    generation: int
+    view: int
     query: str
     limit: int = 100
     corpora: tuple[Corpus, ...] = CORPORA
@@ -1075,17 +1157,17 @@ Query.answer = QueryResult
 
 
 class LoadGeneration(Message, frozen=True, kw_only=True):
-    """To a search worker: verify, open and probe a generation, and keep it open beside the ones it has."""
+    """To a search worker: verify, open and probe a view, and keep it open beside the ones it has."""
 
     answer = Done
     generation: GenerationRef
 
 
 class DropGeneration(Message, frozen=True, kw_only=True):
-    """To a search worker: close a generation; its files may be deleted after this."""
+    """To a search worker: close a view; files that only it needs may be deleted after this."""
 
     answer = Done
-    generation: int
+    view: int
 
 
 class ReadLines(Message, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import enum
 
 import msgspec
 
-from actors.messages import Comparison, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip
+from actors.messages import Comparison, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip, view_number
 
 
 class DiskLevel(enum.StrEnum):
@@ -59,7 +59,8 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     """The index as the builder knows it."""
 
     identity: EmbeddingIdentity | None = None
-    serving: GenerationRef | None = None
+    serving: GenerationRef | None = None  # the view: a generation, and the delta over it if there is one
+    base: GenerationRef | None = None  # the generation of the view, without the delta
     previous: tuple[GenerationRef, ...] = ()
     successor: GenerationRef | None = None  # of another embedding model, not published yet
     declined: str | None = None  # the identity that was rolled back from; no build is for it until one is asked for
@@ -74,6 +75,10 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     attempted: Covers | None = None
     build_ms: float = 0.0  # how long the last one took
     publish_ms: float = 0.0  # of it, from the flip of the pointer until the searcher served what it names
+    delta_building: Progress | None = None
+    deltas_published: int = 0
+    delta_ms: float = 0.0  # how long the last delta took
+    delta_error: str | None = None  # why the last one failed
     paused: bool = False  # after a rollback, until the truth moves or a build is asked for
     no_room: bool = False  # the disk is low: no builds, no embedding, no earlier generations
     disk_full_ns: int = 0  # CLOCK_MONOTONIC of the last build that the disk had no room for
@@ -89,11 +94,12 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearcherNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which generation is being served, and by how many workers."""
+    """Which generation is being served, with which delta over it, and by how many workers."""
 
     serving: int | None = None
+    delta: int | None = None
     workers_ready: int = 0
-    loaded: int = 0  # how many of them have the serving generation open
+    loaded: int = 0  # how many of them have it open
     active_pid: int | None = None
     spare_pid: int | None = None
     failovers: int = 0
@@ -103,3 +109,8 @@ class SearcherNotice(msgspec.Struct, frozen=True, kw_only=True):
     searches: int = 0
     degraded: int = 0
     last_error: str | None = None
+
+    @property
+    def view(self) -> int | None:
+        """Return the number of what is being served, None when that is nothing."""
+        return None if self.serving is None else view_number(self.serving, self.delta)

@@ -62,8 +62,12 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     page_rows: int = 1000
     page_bytes_max: int = 4 * MIB
     files_per_step: int = 64
-    settle_ms: int = 1000
+    settle_ms: int = 500
     build_every_ms: int = 5000
+    delta_every_ms: int = 1000
+    delta_rows_max: int = 2000
+    delta_percent_max: int = 10
+    compact_after_ms: int = 30_000
     duty_percent_max: int = 25
     scan_every_ms: int = 15_000
     generations_kept: int = 2
@@ -75,10 +79,11 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     model_change_coverage_percent: int = 95
     step_deadline_ms: int = 600_000
     rss_bytes_max: int = 2048 * MIB
-    builds_per_worker_max: int = 100
+    builds_per_worker_max: int = 1000
     embed_rss_bytes_max: int = 1024 * MIB
     nice: int = 19
     idle_class: bool = True
+    delta_nice: int = 10
 
 
 class SearcherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,4 +135,5 @@ class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     chaos: bool = False
     restoring: bool = False  # a room of the truth in its maintenance mode
+    rebuilding: bool = False  # the builder's worker that makes full generations and nothing else
     acknowledged: int = 0  # transcript: the highest seq that this daemon has given out in its life

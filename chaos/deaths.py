@@ -67,8 +67,8 @@ AFFECTED: dict[str, tuple[str, ...]] = {
 }
 # ActorDied, ActorRestarting, DeadlineExceeded (its actor was away for longer than a request had time), PoisonMessage:
 # what was in hand at two deaths in a row is not tried a third time, and an innocent message may be that unlucky when
-# its worker is killed several times a second.
-DEATH_CODES = (1002, 1003, 1004, 1006)
+# its worker is killed several times a second. Interrupted: it reached its deadline in the worker, nothing was changed.
+DEATH_CODES = (1002, 1003, 1004, 1006, 1018)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

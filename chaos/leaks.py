@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from actors.generation import TEMPORARY, sealed_numbers
+from actors.generation import TEMPORARY, sealed_deltas, sealed_numbers
 
 DESCRIPTORS_MORE = 5
 THREADS_MORE = 5
 GENERATIONS_MAX = 4
+DELTAS_MAX = 2  # the one that serves, and one that was replaced a moment ago
 INDEX = "generation_builder"
 PIPES = 3  # of a worker: stdin, stdout, stderr
 # What may run at rest even if it had not started yet when the census was taken.
@@ -20,7 +21,7 @@ ROSTER = {
     "actors.core_writer.worker": 2,  # one at work, one that waits for its turn (actors/understudy.py)
     "actors.transcript_appender.worker": 2,
     "actors.cache_manager.worker": 2,
-    "actors.generation_builder.worker": 1,
+    "actors.generation_builder.worker": 2,  # one makes deltas, one may be making a generation
     "actors.generation_builder.embedder": 1,
     "actors.searcher.worker": 2,
 }
@@ -35,6 +36,7 @@ class Census(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     temporary: tuple[str, ...]
     generations: tuple[int, ...] = ()
+    deltas: tuple[tuple[int, int], ...] = ()
 
 
 def take_census(data: Path, pid: int, *, building: bool = False) -> Census:
@@ -50,6 +52,7 @@ def take_census(data: Path, pid: int, *, building: bool = False) -> Census:
         threads=daemon.num_threads(),
         temporary=tuple(name for name in temporary_files(data) if not (building and name.startswith(f"{INDEX}/"))),
         generations=tuple(sealed_numbers(data / INDEX)),
+        deltas=tuple(sealed_deltas(data / INDEX)),
     )
 
 
@@ -81,6 +84,8 @@ def check_leaks(before: Census, after: Census) -> list[str]:
         wrong.append(f"I10: temporary files are left: {left}")
     if len(after.generations) > GENERATIONS_MAX:
         wrong.append(f"I10: {len(after.generations)} generations are on disk: {list(after.generations)}")
+    if len(after.deltas) > DELTAS_MAX:
+        wrong.append(f"I10: {len(after.deltas)} deltas are on disk: {list(after.deltas)}")
     return wrong
 
 

@@ -167,6 +167,8 @@ def look_at_current(index: Path) -> str | None:
         return "CURRENT cannot be read"
     try:
         generation.verify_shape(generation.generation_path(index, pointer.generation))
+        if pointer.delta is not None:
+            generation.verify_shape(generation.delta_path(index, pointer.generation, pointer.delta))
     except GenerationSuspect as error:
         return f"CURRENT names a generation that is not sound: {error.message}"
     return None

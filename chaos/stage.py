@@ -53,7 +53,7 @@ POLL_S = 0.05
 REPEATS = 20
 ENDING = 64  # so many clients may still be at their last operation when the judgement begins
 # What a client may be told while the whole daemon is away or coming up.
-RESTART_CODES = ("lost", "1002", "1003", "1004", "1007", "1010")
+RESTART_CODES = ("lost", "1002", "1003", "1004", "1007", "1010", "1018")
 
 
 class Stage:
@@ -478,6 +478,7 @@ def at_rest(status: dict[str, Any]) -> bool:
     return bool(
         all(status["ready"].values())
         and index["building"] is None
+        and index["deltas"]["building"] is None
         and not any(index["behind"].values())
         and searcher["workers_ready"] == 2
         and (index["generation"] is None or searcher["loaded"] == 2)

@@ -128,6 +128,12 @@ class Health:
             "builds": {"started": notice.builds_started, "published": notice.builds_published},
             "build_ms": round(notice.build_ms, 1),
             "publish_ms": round(notice.publish_ms, 1),
+            "deltas": {
+                "published": notice.deltas_published,
+                "building": notice.delta_building,
+                "took_ms": round(notice.delta_ms, 1),
+                "error": notice.delta_error,
+            },
             "workers_replaced": notice.workers_replaced,
             "paused": notice.paused or notice.no_room,
             "paused_by": "disk" if notice.no_room else "rollback" if notice.paused else None,

@@ -151,8 +151,14 @@ class Roster:
     def _generation_builder(self) -> ActorSpec:
         limits, supervision = self._config.mailboxes, self._config.supervision
         settings = self._config.generation_builder
-        builder = self._lance_worker(
-            "generation_builder", "actors.generation_builder.worker", nice=settings.nice, idle=settings.idle_class
+        # What it does is due within a second or two; a full generation has time.
+        builder = self._lance_worker("generation_builder", "actors.generation_builder.worker", nice=settings.delta_nice)
+        rebuilder = msgspec.structs.replace(
+            builder,
+            name="rebuilder",
+            settings=self._setup("generation_builder", rebuilding=True),
+            nice=settings.nice,
+            idle_class=settings.idle_class,
         )
         embedder = self._lance_worker(
             "embedder", "actors.generation_builder.embedder", nice=settings.nice, idle=settings.idle_class
@@ -162,6 +168,7 @@ class Roster:
             make=lambda house: GenerationBuilder(
                 house,
                 builder=builder,
+                rebuilder=rebuilder,
                 embedder=embedder,
                 limits=settings,
                 embedding=self._config.embedding,
@@ -249,7 +256,7 @@ class Roster:
             oom_score_adj=500,
         )
 
-    def _setup(self, room: str) -> msgspec.Raw:
+    def _setup(self, room: str, *, rebuilding: bool = False) -> msgspec.Raw:
         config = self._config
         setup = RoomSetup(
             directory=str(self._data / room),
@@ -262,5 +269,6 @@ class Roster:
             embedding=config.embedding,
             identity=self._identity,
             chaos=config.chaos.enabled,
+            rebuilding=rebuilding,
         )
         return msgspec.Raw(msgspec.msgpack.encode(setup))

@@ -226,7 +226,7 @@ class Routes:
         return (
             serving is not None
             and serving.covers.event_seq >= event_seq
-            and searcher.serving == serving.generation
+            and searcher.view == serving.view
             and searcher.loaded > 0
         )
 

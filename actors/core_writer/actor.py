@@ -15,6 +15,7 @@ from actors.messages import (
     Done,
     GetSession,
     GetUnit,
+    ListChangedUnits,
     ListSessions,
     ListSources,
     ListUnits,
@@ -29,7 +30,17 @@ from actors.messages import (
 from actors.truth_actor import TruthActor, is_order
 from actors.worker import WorkerSpec
 
-READS = (GetSession, ListSessions, GetUnit, UnitHistory, ListUnits, PageUnits, ListSources, CoreStatus)
+READS = (
+    GetSession,
+    ListSessions,
+    GetUnit,
+    UnitHistory,
+    ListUnits,
+    PageUnits,
+    ListChangedUnits,
+    ListSources,
+    CoreStatus,
+)
 SYNC_EVERY_S = 5.0
 SYNC_PAGE = 500
 SYNC_DEADLINE_S = 5.0

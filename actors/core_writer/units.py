@@ -250,6 +250,21 @@ def changed_units(connection: sqlite3.Connection, tenant: str, after: int, limit
     return [unit_id for (unit_id,) in rows]
 
 
+def changed_between(connection: sqlite3.Connection, after: int, until: int, limit: int) -> list[tuple[str, int]]:
+    """Return the units of all tenants that changed last at after < core_seq <= until: id and core_seq, oldest first."""
+    rows = connection.execute(
+        """
+        SELECT unit_id, core_seq
+        FROM units
+        WHERE latest = 1 AND core_seq > :after AND core_seq <= :until
+        ORDER BY core_seq
+        LIMIT :limit
+        """,
+        {"after": after, "until": until, "limit": limit},
+    )
+    return rows.fetchall()
+
+
 def client_row(unit: UnitRow) -> bytes:
     """Return a version as JSON for clients."""
     return encode_row(

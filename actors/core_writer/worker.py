@@ -25,6 +25,7 @@ from actors.messages import (
     GenerationNumber,
     GetSession,
     GetUnit,
+    ListChangedUnits,
     ListSessions,
     ListSources,
     ListUnits,
@@ -40,6 +41,7 @@ from actors.messages import (
     SourceRoots,
     Statistics,
     UnitHistory,
+    UnitIds,
 )
 from actors.settings import RoomSetup
 from actors.sql import meta
@@ -62,7 +64,7 @@ class CoreRoom(TruthRoom):
     work: object = CoreWriterMessage
     serves_damaged = True
     # No generation is built from a truth in doubt: the one that is served was made when it was whole.
-    refused_when_damaged = (PageUnits,)
+    refused_when_damaged = (PageUnits, ListChangedUnits)
     lanes: Mapping[type[Message], str] = {
         OpenSession: "write",
         CloseSession: "write",
@@ -79,6 +81,7 @@ class CoreRoom(TruthRoom):
         ListUnits: "read",
         SearchUnits: "search",
         PageUnits: "read",
+        ListChangedUnits: "read",
         ListSources: "read",
         CoreStatus: "read",
     }
@@ -155,6 +158,8 @@ class CoreRoom(TruthRoom):
                 )
             case PageUnits():
                 return _page_units(connection, message)
+            case ListChangedUnits():
+                return _changed_units(connection, message)
             case ListSources():
                 return SourceRoots(sources=sources.list_sources(connection, message.tenant))
             case CoreStatus():
@@ -308,6 +313,17 @@ def _page_units(connection: Connection, message: PageUnits) -> Rows:
     limit = rows_limit(message.limit)
     rows = units.active_between(connection, message.after, message.until, limit + 1)
     return page_msgpack(map(units.builder_row, rows), limit)
+
+
+def _changed_units(connection: Connection, message: ListChangedUnits) -> UnitIds:
+    limit = rows_limit(message.limit)
+    changed = units.changed_between(connection, message.after, message.until, limit + 1)
+    kept = changed[:limit]
+    return UnitIds(
+        ids=[unit_id for unit_id, _ in kept],
+        last_seq=kept[-1][1] if kept else message.until,
+        more=len(changed) > limit,
+    )
 
 
 def _room(setup: Setup) -> CoreRoom | RestoreRoom:

@@ -11,20 +11,26 @@ Promises
     * Nothing that cannot be read is taken for deleted: its rows are taken over from the generation before.
     * What is left out is told, with the reason.
     * Embedding is never waited for: a row without a vector has none, is listed as pending, and gets one in a later
-      generation.
+      delta or generation.
+    * What is acknowledged is in a delta a second or two later, also while a full generation is being built: a delta is
+      as complete, tested, durable and immutable as a generation, and is replaced whole.
 
 The trio side (in the daemon) decides what is built and when: actor.py, building.py, embedding.py, and
     succession.py     a change of the embedding model     giving_way.py     searches go before embedding
 
-The worker (a process of its own, at the lowest priority) does it, step by step:
+Two workers (processes) do it, step by step: one makes the deltas and looks after the folder, another one comes and
+goes with each full generation, at the lowest priority:
     worker.py        child entry; lanes; errors end the build
     draft.py         the build under way: stage, write, index, test, seal     draft_table.py   one table of it
     staging.py       rows on their way into a table (Arrow IPC)       vectors.py   vectors by hash
     store.py         the only code here that touches LanceDB          faults.py    its errors
     shelf.py         sealed generations: recover, flip, retire        index_lock.py
     documents.py     notes of a scan into rows; what is held          scan_report.py
+    delta.py         what makes a delta of a draft: what is handed on, read anew, masked
+    earlier.py       what an earlier view has that can be used again
 and, pure:
-    chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py  (scan.py reads folders, not files)
+    changes.py (which notes differ)  chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py
+    (scan.py reads folders, not files)
 
 The embedding worker (another process; neither LanceDB nor Arrow in it): embedder.py.
 """

@@ -1,7 +1,8 @@
 """One build, step by step: page the truth, stage, fetch known vectors, write, index, test, seal.
 
-Written as `build(everything up to covers)`: a delta will be the same steps over the rows after a sequence. The
-steps are short calls to the worker, so progress is visible, each has a deadline, and a kill loses only this build.
+A generation is everything up to `covers`; a delta is the same steps over what came after its generation, of which the
+delta before hands on what it has. The steps are short calls to the worker, so progress is visible, each has a deadline,
+and a kill loses only this build.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from actors.messages import (
     CORPORA,
     AllocateGeneration,
     BeginBuild,
+    BeginDelta,
     Covers,
     Done,
     EmbeddingIdentity,
@@ -24,6 +26,7 @@ from actors.messages import (
     GenerationRef,
     GetVectors,
     IndexTable,
+    ListChangedUnits,
     Message,
     PageEvents,
     PageUnits,
@@ -36,6 +39,7 @@ from actors.messages import (
     StageUnits,
     StageVectors,
     TestGeneration,
+    UnitIds,
     Vectors,
     WriteTable,
 )
@@ -58,7 +62,7 @@ Step = Callable[[str, int, int, int], Awaitable[None]]
 
 
 class BuildPlan:
-    """What to build, and with whose help."""
+    """What to build, and with whose help. `previous` is the view that serves meanwhile."""
 
     def __init__(
         self,
@@ -85,6 +89,11 @@ class BuildPlan:
         self.lender = lender
         self.at_least = at_least
         self.generation = 0
+        self.after = Covers()  # what need not be paged
+
+
+class TooMuchForDelta(Exception):
+    """So much has changed that a new generation is due instead."""
 
 
 async def build(plan: BuildPlan) -> GenerationRef:
@@ -100,6 +109,50 @@ async def build(plan: BuildPlan) -> GenerationRef:
         sources=plan.sources,
     )
     await plan.work(begin, Done)
+    return await _finish(plan)
+
+
+async def build_delta(plan: BuildPlan, *, base: GenerationRef, delta: int, changes_max: int) -> GenerationRef:
+    """Build a delta over a generation up to the seal and return the view of both.
+
+    The delta of `plan.previous` hands its rows on when it lies over the same generation. Raises TooMuchForDelta when
+    more than `changes_max` units have changed since.
+    """
+    plan.generation = base.generation
+    before = plan.previous
+    if before is None or before.generation != base.generation or before.delta is None:
+        before = None
+    plan.after = (base if before is None else before).covers
+    await plan.step("begin", plan.generation, 0, 0)
+    begin = BeginDelta(
+        base=base,
+        before=before,
+        delta=delta,
+        covers=plan.covers,
+        sources=plan.sources,
+        changed_units=await _changed_units(plan, changes_max),
+    )
+    handed = await plan.work(begin, Staged)
+    await _fetch_wanted(plan, handed)
+    return await _finish(plan)
+
+
+async def _changed_units(plan: BuildPlan, changes_max: int) -> list[str]:
+    after, until = plan.after.core_seq, plan.covers.core_seq
+    ids: list[str] = []
+    while after < until:
+        message = ListChangedUnits(after=after, until=until, limit=plan.limits.page_rows)
+        page = await plan.house.ask("core_writer", message, UnitIds, deadline_ns=deadline_after(ASK_S))
+        ids += page.ids
+        if len(ids) > changes_max:
+            raise TooMuchForDelta(f"{len(ids)} units changed")
+        if not page.more:
+            break
+        after = page.last_seq
+    return ids
+
+
+async def _finish(plan: BuildPlan) -> GenerationRef:
     await _stage_events(plan)
     await _stage_units(plan)
     await _stage_documents(plan)
@@ -126,7 +179,8 @@ async def _allocate(plan: BuildPlan) -> int:
 
 
 async def _stage_events(plan: BuildPlan) -> None:
-    after, total, more = 0, plan.covers.event_seq, plan.covers.event_seq > 0
+    after, total = plan.after.event_seq, plan.covers.event_seq
+    more = total > after
     while more:
         await plan.step("events", plan.generation, after, total)
         page = await plan.house.ask(
@@ -141,7 +195,8 @@ async def _stage_events(plan: BuildPlan) -> None:
 
 
 async def _stage_units(plan: BuildPlan) -> None:
-    after, total, more = 0, plan.covers.core_seq, plan.covers.core_seq > 0
+    after, total = plan.after.core_seq, plan.covers.core_seq
+    more = total > after
     while more:
         await plan.step("units", plan.generation, after, total)
         message = PageUnits(after=after, until=total, limit=plan.limits.page_rows)
@@ -171,9 +226,13 @@ async def _stage_documents(plan: BuildPlan) -> None:
 async def _stage(plan: BuildPlan, message: Message) -> Staged:
     """Stage rows, and give the worker the vectors that the cache has for them."""
     staged = await plan.work(message, Staged)
+    await _fetch_wanted(plan, staged)
+    return staged
+
+
+async def _fetch_wanted(plan: BuildPlan, staged: Staged) -> None:
     for start in range(0, len(staged.wanted), KEYS_PER_GET):
         await _fetch_vectors(plan, staged.wanted[start : start + KEYS_PER_GET])
-    return staged
 
 
 async def _fetch_vectors(plan: BuildPlan, keys: list[bytes]) -> None:

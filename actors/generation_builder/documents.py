@@ -5,11 +5,12 @@ since the scan is not followed; an unreadable file is never taken for a deleted 
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from actors.generation import document_path
 from actors.generation_builder import skips
+from actors.generation_builder.changes import Key
 from actors.generation_builder.chunk import ChunkLimits, chunk_markdown
 from actors.generation_builder.rows import TableRow, document_rows
 from actors.generation_builder.scan import Note, RootScan, Scan, is_offline
@@ -30,17 +31,24 @@ class Place(NamedTuple):
 
 
 class DocumentReader:
-    """The notes of a scan, in its order, each read once."""
+    """The notes of a scan (`only` these, if given), in its order, each read once."""
 
-    def __init__(self, scan: Scan, limits: ChunkLimits) -> None:
+    def __init__(self, scan: Scan, limits: ChunkLimits, only: Collection[Key] | None = None) -> None:
         self.skipped = SkipList()
         self.held = SkipList()
         self.places = [_place(root.source, relative) for root in scan.roots for relative in root.held]
-        self.files = sum(len(root.notes) for root in scan.roots)
+        self.unread: set[Key] = set()
         self.files_done = 0
         self.held.extend(scan.held)
         self._limits = limits
-        self._notes = ((root, note) for root in scan.roots for note in root.notes)
+        chosen = [
+            (root, note)
+            for root in scan.roots
+            for note in root.notes
+            if only is None or (root.source.source_id, note.relative) in only
+        ]
+        self.files = len(chosen)
+        self._notes = iter(chosen)
 
     def next_file(self, check: Callable[[], None]) -> Iterator[TableRow] | None:
         """Return the rows of the next note, to be exhausted before the next call; None after the last."""
@@ -74,6 +82,7 @@ class DocumentReader:
     def _hold(self, source: SourceRoot, relative: str, path: str, error: OSError) -> None:
         reason = skips.OFFLINE if is_offline(error) else skips.UNREADABLE
         self.held.add(path, reason, f"{error.strerror}; what was indexed of it before is kept")
+        self.unread.add((source.source_id, relative))
         self.places.append(_place(source, relative))
 
 

@@ -16,9 +16,10 @@ from actors.generation_builder.faults import storage_errors
 from actors.generation_builder.pending import Missing
 from actors.generation_builder.probes import Probes
 from actors.generation_builder.rows import TableRow, is_embeddable
-from actors.generation_builder.staging import Stage, in_pieces, table_schema
+from actors.generation_builder.staging import NEWEST_FIRST, Stage, in_pieces, table_schema
 from actors.generation_builder.vectors import VectorBook
 from actors.messages import Corpus
+from actors.term_counts import TermCounter, counts_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,15 +36,22 @@ class DraftTable:
         self.have = 0  # rows that have one
         self.missing: list[Missing] = []
         self._folder = folder
+        self._staging = staging
         self._book = book
         self._probes = Probes()
         self._ids: set[int] = set()
+        self._asked: list[bytes] = []
         self._stage = Stage(staging / f"{corpus}.arrow", corpus)
 
     @property
     def rows(self) -> int:
         """Return how many rows were staged."""
         return self._stage.rows
+
+    @property
+    def newest_first(self) -> bool:
+        """Say whether the rows lie newest first in the table; they are staged the other way round then."""
+        return NEWEST_FIRST[self.corpus]
 
     @property
     def dimensions(self) -> int | None:
@@ -65,24 +73,39 @@ class DraftTable:
 
     def take_over(self, batch: "pa.RecordBatch", places: Collection[Place]) -> list[bytes]:
         """Stage those rows of an earlier generation that belong to one of the places and were not staged anew."""
+        rows = enumerate(batch.select(["tenant", "path", "id"]).to_pylist())
+        held = [
+            number
+            for number, row in rows
+            if hash(row["id"]) not in self._ids and any(place.holds(row["tenant"], row["path"]) for place in places)
+        ]
+        return self.adopt(batch, held)
+
+    def adopt(self, batch: "pa.RecordBatch", numbers: Sequence[int]) -> list[bytes]:
+        """Stage these rows of an earlier table as they are; return the hashes whose vectors are wanted, as `stage`."""
+        if not numbers:
+            return []
+        batch = batch.take(numbers)
+        with storage_errors(f"staging {self.corpus}"):
+            self._stage.append_batch(batch)
         wanted: list[bytes] = []
-        kept: list[int] = []
-        for number, row in enumerate(batch.select(["tenant", "path", "id", "hash", "text"]).to_pylist()):
-            held = any(place.holds(row["tenant"], row["path"]) for place in places)
-            if held and hash(row["id"]) not in self._ids:
-                kept.append(number)
-                self._ids.add(hash(row["id"]))
-                wanted += self._ask(row["hash"], row["text"])
-        if kept:
-            with storage_errors(f"staging {self.corpus}"):
-                self._stage.append_batch(batch.take(kept))
+        for row in batch.select(["id", "hash", "text"]).to_pylist():
+            self._ids.add(hash(row["id"]))
+            wanted += self._ask(row["hash"], row["text"])
         return wanted
+
+    def unserved(self) -> list[bytes]:
+        """Return the hashes that were asked for and whose vectors are not at hand."""
+        return [] if self._book is None else [key for key in self._asked if key not in self._book]
 
     def _ask(self, key: bytes, text: str) -> list[bytes]:
         if self._book is None or not is_embeddable(text):
             return []
         self.want += 1
-        return [key] if self._book.ask(key) else []
+        if not self._book.ask(key):
+            return []
+        self._asked.append(key)
+        return [key]
 
     def write(self, call: CallContext) -> None:
         """Write the staged rows as a table, with the vectors that are there by now."""
@@ -90,15 +113,22 @@ class DraftTable:
             raise BuildFailed(f"table {self.corpus} is written already")
         with storage_errors(f"staging {self.corpus}"):
             self._stage.close()
-        batches = self._with_vectors(call)
+        counter = TermCounter(self._staging)
+        batches = self._with_vectors(call, counter)
         self.version = store.write_table(self._folder, self.corpus, table_schema(self.dimensions), batches)
+        with storage_errors(f"writing the term counts of {self.corpus}"):
+            counter.write(counts_path(self._folder, self.corpus))
         self._sync()
 
-    def _with_vectors(self, call: CallContext) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows in the order of the table, each with its vector or null; note those that have none."""
+    def _with_vectors(self, call: CallContext, counter: TermCounter) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows in the order of the table, each with its vector or null; note those that have none.
+
+        Their terms are counted on the way.
+        """
         done, ordinals = 0, _Ordinals()
         for number, batch in self._stage.pieces():
             call.check()
+            counter.add(batch.column("terms"))
             yield batch if self._book is None else self._join(self._book, number, batch, ordinals)
             done += batch.num_rows
             call.progress(f"write {self.corpus}", done, self.rows)

@@ -1,10 +1,10 @@
 """The background embedding: texts that have no vector yet are embedded into the cache, a few at a time.
 
-It works through the PENDING list of a generation, newest first, in a worker of its own (which is started when there is
-something to do and stopped afterwards): that of the successor while there is one (`succession.py`), else that of the
-generation that serves. A slow model, a rate limit and an outage are the same case: coverage below 100 %, shown and
-never waited for. What has been embedded is in the cache, so nothing is embedded twice: not after a kill, and not when
-the next generation lists it again.
+It works through PENDING lists, newest first, in a worker of its own (which is started when there is something to do and
+stopped afterwards): that of the successor while there is one (`succession.py`), else that of the delta that serves,
+which holds what is newest, and then that of its generation. A slow model, a rate limit and an outage are the same case:
+coverage below 100 %, shown and never waited for. What has been embedded is in the cache, so nothing is embedded twice:
+not after a kill, and not when the next generation lists it again.
 
 A provider that is away is asked again after longer and longer pauses, or after the one it asked for; meanwhile the
 worker stays, and so does the place in the list. A text that it does not take is named and passed over; the next list
@@ -65,17 +65,21 @@ class EmbedBehind:
         board: Board[BuilderNotice],
         searching: Board[SearchActivity],
         wish: Callable[[str], None],
+        wish_delta: Callable[[], None],
     ) -> None:
         self._house = house
         self._spec = spec
         self._limits = limits
         self._board = board
         self._wish = wish
+        self._wish_delta = wish_delta
         self._giving_way = GivingWay(searching, limits, embedding)
-        self._fresh = 0  # vectors that the generation does not have yet
-        self._place = _Place(generation=0)
+        self._fresh: dict[str, int] = {}  # vectors that the generation or delta of a list does not have yet
+        self._places: dict[str, _Place] = {}  # by the folder of the list
         self._failures = 0  # in a row
-        self._refused: dict[bytes, Skip] = {}  # of the list in hand
+        self._refused: dict[bytes, Skip] = {}  # of the lists in hand
+        self._generation = 0  # whose they are
+        self._published_at = time.monotonic()
         self._began = time.monotonic()  # of what the next rate is measured over
 
     async def run(self) -> None:
@@ -96,19 +100,22 @@ class EmbedBehind:
 
     # ------------------------------------------------------------ what to do
 
-    def _target(self) -> GenerationRef | None:
-        """Return the generation whose list is to be worked through; None when there is nothing to do."""
+    def _target(self) -> "_Target | None":
+        """Return whose list is to be worked through; None when there is nothing to do."""
         notice = self._board.notice
         target = notice.successor if notice.successor is not None else notice.serving
         if notice.paused or notice.no_room or target is None or target.identity is None:
             return None
         if target.identity != notice.identity or target.vectors_have >= target.vectors_want:
             return None
-        return None if self._place.generation == target.generation and self._place.offset is None else target
+        folders = [folder for folder in (target.delta_path, target.path) if folder is not None]
+        left = (folder for folder in folders if self._places.get(folder, _Place()).offset is not None)
+        folder = next(left, None)
+        return None if folder is None else _Target(target, folder, delta=folder == target.delta_path)
 
-    def _still(self, target: GenerationRef) -> bool:
+    def _still(self, target: "_Target") -> bool:
         current = self._target()
-        return current is not None and current.generation == target.generation
+        return current is not None and current.folder == target.folder
 
     def _rest(self) -> None:
         """Show that there is nothing to do; what is put off is still pending, and what was refused stays refused."""
@@ -116,13 +123,28 @@ class EmbedBehind:
         self._post(state=_resting(notice), eta_s=None, retry_at=None)
         if not notice.paused and not notice.no_room:
             self._post(pending=0)
-            if notice.serving is not None and notice.serving.generation != self._place.generation:
-                self._start_list(notice.serving)
+            if notice.serving is not None:
+                self._forget_refused(notice.serving)
 
-    def _start_list(self, target: GenerationRef) -> None:
-        self._place = _Place(generation=target.generation)
-        self._refused = {}
-        self._post(failed=0, refusals=())
+    def _start_list(self, target: "_Target") -> "_Place":
+        """Return where to go on in a list; places in lists that are gone are forgotten."""
+        self._forget_refused(target.ref)
+        notice = self._board.notice
+        folders = {
+            folder
+            for ref in (notice.serving, notice.successor)
+            if ref is not None
+            for folder in (ref.path, ref.delta_path)
+        }
+        self._places = {folder: place for folder, place in self._places.items() if folder in folders}
+        self._fresh = {folder: count for folder, count in self._fresh.items() if folder in folders}
+        return self._places.setdefault(target.folder, _Place())
+
+    def _forget_refused(self, ref: GenerationRef) -> None:
+        """With another generation every text is tried again."""
+        if ref.generation != self._generation:
+            self._generation, self._refused = ref.generation, {}
+            self._post(failed=0, refusals=())
 
     def _post(self, **changes: object) -> None:
         notice = self._board.notice
@@ -132,7 +154,7 @@ class EmbedBehind:
 
     # ------------------------------------------------------------ with a worker
 
-    async def _with_worker(self, target: GenerationRef) -> None:
+    async def _with_worker(self, target: "_Target") -> None:
         """Work through a list, and through those that follow it, with one worker."""
         async with trio.open_nursery() as nursery:
             worker = Seat(self._house, self._spec, nursery)
@@ -140,30 +162,28 @@ class EmbedBehind:
             nursery.start_soon(keep_below, worker, hard_limit(self._limits.embed_rss_bytes_max))
             self._began = time.monotonic()
             self._post(state="running", error=None, retry_at=None)
-            following: GenerationRef | None = target
+            following: _Target | None = target
             while following is not None:
                 await self._work_through(worker, following)
                 following = self._target()
             nursery.cancel_scope.cancel("nothing left to embed")
 
-    async def _work_through(self, worker: Seat, target: GenerationRef) -> None:
-        if self._place.generation != target.generation:
-            self._start_list(target)
-        last_publish = time.monotonic()
-        while self._place.offset is not None and self._still(target):
+    async def _work_through(self, worker: Seat, target: "_Target") -> None:
+        place = self._start_list(target)
+        self._published_at = time.monotonic()
+        while place.offset is not None and self._still(target):
             try:
-                await self._window(worker, target, self._place)
+                await self._window(worker, target, place)
             except EmbeddingUnavailable as error:
                 await self._wait_for_provider(error)
             await self._replace_in_time(worker)
-            if self._fresh and time.monotonic() - last_publish > self._publish_every_s():
-                last_publish = time.monotonic()
-                self._publish(NEW_VECTORS)
-        if self._place.offset is None:
-            if self._fresh:
-                self._publish(NEW_VECTORS)
-            elif self._board.notice.successor is not None:
-                self._publish(ALL_TRIED)  # what is missing is what the provider does not take
+            late = time.monotonic() - self._published_at > self._publish_every_s()
+            if self._fresh.get(target.folder) and not target.delta and late:
+                self._publish(target, NEW_VECTORS)
+        if self._fresh.get(target.folder) and (place.offset is None or target.delta):
+            self._publish(target, NEW_VECTORS)
+        elif place.offset is None and self._board.notice.successor is not None:
+            self._publish(target, ALL_TRIED)  # what is missing is what the provider does not take
 
     async def _wait_for_provider(self, error: EmbeddingUnavailable) -> None:
         """Leave a provider alone for as long as it asked for, or for longer and longer."""
@@ -183,30 +203,38 @@ class EmbedBehind:
     def _publish_every_s(self) -> float:
         return max(self._limits.vectors_publish_ms, PUBLISH_FACTOR * self._board.notice.build_ms) / 1000
 
-    def _publish(self, reason: str) -> None:
-        self._fresh = 0
-        self._wish(reason)
+    def _note_fresh(self, target: "_Target", count: int) -> None:
+        self._fresh[target.folder] = self._fresh.get(target.folder, 0) + count
+
+    def _publish(self, target: "_Target", reason: str) -> None:
+        self._fresh.pop(target.folder, None)
+        self._published_at = time.monotonic()
+        if target.delta:
+            self._wish_delta()
+        else:
+            self._wish(reason)
 
     # ------------------------------------------------------------ a piece of the list
 
-    async def _window(self, worker: Seat, target: GenerationRef, place: "_Place") -> None:
+    async def _window(self, worker: Seat, target: "_Target", place: "_Place") -> None:
         """Look up the next texts in the cache, and embed those that it does not have, a few at a time.
 
         `place` moves on with every call, so whatever is raised, nothing is done twice.
         """
-        assert target.identity is not None and place.offset is not None
-        peek = PeekPending(path=target.path, offset=place.offset, texts_max=WINDOW)
+        identity = target.identity
+        assert place.offset is not None
+        peek = PeekPending(path=target.folder, offset=place.offset, texts_max=WINDOW)
         window = await worker.call(peek, PendingKeys, deadline_ns=deadline_after(CALL_S))
         place.total = window.total
         self._show_progress(place)
-        known = await self._known(target.identity.key, window.keys)
-        self._fresh += len(known)
+        known = await self._known(identity.key, window.keys)
+        self._note_fresh(target, len(known))
         left = window.keys
         while any(key not in known for key in left):
             if not self._still(target):
                 return
-            await self._giving_way.wait(target.identity)
-            taken = _up_to(left, known, self._giving_way.texts_at_once(target.identity))
+            await self._giving_way.wait(identity)
+            taken = _up_to(left, known, self._giving_way.texts_at_once(identity))
             await self._embed(worker, target, place, taken, known)
             left = left[len(taken) :]
         place.move(window.next, len(left))
@@ -215,22 +243,22 @@ class EmbedBehind:
     async def _embed(
         self,
         worker: Seat,
-        target: GenerationRef,
+        target: "_Target",
         place: "_Place",
         taken: list[bytes],
         known: set[bytes],
     ) -> None:
-        assert target.identity is not None and place.offset is not None
+        assert place.offset is not None
         began = time.monotonic()
         message = EmbedPending(
-            path=target.path, offset=place.offset, texts_max=len(taken), skip=[key for key in taken if key in known]
+            path=target.folder, offset=place.offset, texts_max=len(taken), skip=[key for key in taken if key in known]
         )
         batch = await worker.call(message, EmbeddedBatch, deadline_ns=deadline_after(CALL_S))
         self._giving_way.measured(len(batch.keys), time.monotonic() - began)
         if batch.foreign is not None:
             self._post(foreign=batch.foreign)
             raise EmbeddingUnavailable(batch.foreign)
-        await self._keep(target.identity.key, batch)
+        await self._keep(target, batch)
         place.move(batch.next, len(taken))
         self._failures = 0
         given = {*batch.keys}
@@ -245,11 +273,13 @@ class EmbedBehind:
         vectors = await self._house.ask("cache_manager", message, Vectors, deadline_ns=deadline_after(CACHE_S))
         return {keys[index] for index in vectors.found}
 
-    async def _keep(self, identity: str, batch: EmbeddedBatch) -> None:
+    async def _keep(self, target: "_Target", batch: EmbeddedBatch) -> None:
         if batch.keys:
-            message = PutVectors(identity=identity, keys=batch.keys, dimensions=batch.dimensions, blob=batch.blob)
+            message = PutVectors(
+                identity=target.identity.key, keys=batch.keys, dimensions=batch.dimensions, blob=batch.blob
+            )
             await self._house.ask("cache_manager", message, Done, deadline_ns=deadline_after(CACHE_S))
-            self._fresh += len(batch.keys)
+            self._note_fresh(target, len(batch.keys))
 
     # ------------------------------------------------------------ what is shown
 
@@ -283,11 +313,21 @@ def _resting(notice: BuilderNotice) -> str:
     return "paused" if notice.no_room else "idle"
 
 
-class _Place:
-    """Where in which list the work goes on; `offset` is None when it is through."""
+class _Target:
+    """A list to work through: that of a generation, or of the delta over it."""
 
-    def __init__(self, generation: int) -> None:
-        self.generation = generation
+    def __init__(self, ref: GenerationRef, folder: str, *, delta: bool) -> None:
+        assert ref.identity is not None, "no vectors are wanted without a model"
+        self.ref = ref
+        self.identity = ref.identity
+        self.folder = folder
+        self.delta = delta
+
+
+class _Place:
+    """Where in a list the work goes on; `offset` is None when it is through."""
+
+    def __init__(self) -> None:
         self.offset: int | None = 0
         self.passed = 0
         self.total = 0

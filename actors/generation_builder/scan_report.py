@@ -4,10 +4,12 @@ A scan does not read notes, so that a note is binary or could not be read is kno
 repeated as long as the note is there, and forgotten with it.
 """
 
+from collections.abc import Collection
+
 from actors.generation import Manifest
 from actors.generation_builder import skips
 from actors.generation_builder.scan import Scan
-from actors.messages import ScanResult
+from actors.messages import ScanResult, Skip
 from actors.notes import open_note
 
 _NO_TEXT = (skips.BINARY, skips.NOT_UTF8)
@@ -57,6 +59,21 @@ def report(scan: Scan, manifest: Manifest | None, retries: FileRetries, now_s: f
         skipped=scan.skipped.list(),
         held=held,
     )
+
+
+def no_text(manifest: Manifest, scan: Scan, *, read: Collection[tuple[str, str]]) -> list[Skip]:
+    """Return what a manifest says of notes that are no text and that lie there still, but for those that were `read`
+    since (source_id and place below it).
+    """
+    again = {
+        f"{root.source.path.rstrip('/')}/{note.relative}"
+        for root in scan.roots
+        for note in root.notes
+        if (root.source.source_id, note.relative) in read
+    }
+    known = [skip for skip in manifest.skipped if skip.reason in _NO_TEXT and skip.path not in again]
+    present = _paths(scan) if known else set()
+    return [skip for skip in known if skip.path in present]
 
 
 def _paths(scan: Scan) -> set[str]:

@@ -7,6 +7,8 @@ The rules:
   `retire`: the truth is elsewhere, so nothing is lost with it.
 * What lies above CURRENT and is sound was sealed and not published, or rolled back. Its number is not used again.
 * A generation is renamed before it is deleted, so that half of one is never taken for one.
+* A delta belongs to its generation: it is served as CURRENT names both, and when it fails the generation is served
+  without it. What it held is found by its words meanwhile, and a new one is made.
 """
 
 import shutil
@@ -16,9 +18,18 @@ from pathlib import Path
 
 from actors import generation as generations
 from actors.errors import GenerationSuspect
-from actors.generation import Manifest, Pointer, doomed_path, generation_path
+from actors.generation import (
+    Manifest,
+    Pointer,
+    delta_path,
+    doomed_path,
+    folder_name,
+    generation_path,
+    sealed_deltas,
+    sealed_path,
+)
 from actors.generation_builder.faults import storage_errors
-from actors.messages import GenerationRef, IndexState, Skip
+from actors.messages import GenerationRef, IndexState, Skip, split_view, view_number
 
 SUSPECT = "suspect"
 
@@ -33,19 +44,25 @@ def recover(index: Path, spared: Collection[Path], check: Callable[[], None]) ->
     numbers = generations.sealed_numbers(index)
     suspects: dict[int, Skip] = {}
     pointed = generations.read_current(index)
-    current = _first_sound(index, _candidates(numbers, pointed), suspects, check)
+    base = _first_sound(index, _candidates(numbers, pointed), suspects, check)
+    current = _with_delta(index, pointed, base, suspects, check)
     _put_right(index, pointed, current)
     behind = [number for number in reversed(numbers) if current is not None and number < current.generation]
     previous = _whole(index, [number for number in behind if number not in suspects], suspects)
     return IndexState(
-        current=current, previous=previous, highest=max(numbers, default=0), suspects=list(suspects.values())
+        current=current,
+        base=base,
+        deltas_highest=max((delta for _, delta in sealed_deltas(index)), default=0),
+        previous=previous,
+        highest=max(numbers, default=0),
+        suspects=list(suspects.values()),
     )
 
 
 def current_manifest(index: Path) -> Manifest | None:
-    """Return the manifest of the generation that CURRENT names; None when there is none that can be read."""
+    """Return the manifest of what CURRENT names (of the delta, if there is one); None when it cannot be read."""
     pointer = generations.read_current(index)
-    return None if pointer is None else manifest_or_none(generation_path(index, pointer.generation))
+    return None if pointer is None else manifest_or_none(sealed_path(index, pointer.generation, pointer.delta))
 
 
 def manifest_or_none(folder: Path) -> Manifest | None:
@@ -56,31 +73,44 @@ def manifest_or_none(folder: Path) -> Manifest | None:
         return None
 
 
-def flip(index: Path, number: int) -> None:
-    """Point CURRENT at a sealed generation, atomically and durably. GenerationSuspect when its files are not there."""
-    generations.verify_shape(generation_path(index, number))
-    with storage_errors(f"publishing generation {number}"):
-        generations.write_current(index, Pointer(generation=number))
+def flip(index: Path, number: int, delta: int | None = None) -> None:
+    """Point CURRENT at a sealed generation, atomically and durably, or at a delta over it.
+
+    Raises GenerationSuspect when their files are not there.
+    """
+    _verify_shapes(index, number, delta)
+    with storage_errors(f"publishing {folder_name(number, delta)}"):
+        generations.write_current(index, Pointer(generation=number, delta=delta))
 
 
-def probe(index: Path, number: int) -> None:
-    """Check that CURRENT names `number` and that its files are there, or raise GenerationSuspect."""
+def probe(index: Path, number: int, delta: int | None = None) -> None:
+    """Check that CURRENT names this generation and delta and that their files are there, or raise GenerationSuspect."""
     pointer = generations.read_current(index)
-    if pointer is None or pointer.generation != number:
-        found = "cannot be read" if pointer is None else f"names generation {pointer.generation}"
-        raise GenerationSuspect(f"{generations.CURRENT} {found}, expected generation {number}")
+    if pointer != Pointer(generation=number, delta=delta):
+        found = "cannot be read" if pointer is None else f"names {folder_name(pointer.generation, pointer.delta)}"
+        raise GenerationSuspect(f"{generations.CURRENT} {found}, expected {folder_name(number, delta)}")
+    _verify_shapes(index, number, delta)
+
+
+def _verify_shapes(index: Path, number: int, delta: int | None) -> None:
     generations.verify_shape(generation_path(index, number))
+    if delta is not None:
+        generations.verify_shape(delta_path(index, number, delta))
 
 
 def retire(index: Path, keep: Collection[int], spared: Collection[Path]) -> None:
-    """Delete the sealed generations that are not in `keep` and not current, and every temporary folder."""
+    """Delete the sealed generations and deltas that belong to none of the views in `keep` and are not current, and
+    every temporary folder that is not spared.
+    """
     pointer = generations.read_current(index)
-    kept = {*keep} if pointer is None else {*keep, pointer.generation}
+    views = {*keep} if pointer is None else {*keep, view_number(pointer.generation, pointer.delta)}
+    kept = {split_view(view) for view in views} | {(split_view(view)[0], None) for view in views}
     remove_temporary(index, spared)
     with storage_errors("retiring generations"):
-        for number in generations.sealed_numbers(index):
-            if number not in kept:
-                generation_path(index, number).rename(doomed_path(index, number))
+        sealed = [*((number, None) for number in generations.sealed_numbers(index)), *sealed_deltas(index)]
+        for number, delta in sealed:
+            if (number, delta) not in kept:
+                sealed_path(index, number, delta).rename(doomed_path(index, number, delta))
     remove_temporary(index, spared)
 
 
@@ -115,6 +145,24 @@ def _first_sound(
     return None
 
 
+def _with_delta(
+    index: Path,
+    pointed: Pointer | None,
+    current: GenerationRef | None,
+    suspects: dict[int, Skip],
+    check: Callable[[], None],
+) -> GenerationRef | None:
+    """Add the delta that CURRENT names, when it is sound and belongs to what will be served."""
+    if current is None or pointed is None or pointed.delta is None or pointed.generation != current.generation:
+        return current
+    folder = delta_path(index, pointed.generation, pointed.delta)
+    try:
+        return generations.with_delta(current, folder, generations.verify(folder, check))
+    except GenerationSuspect as error:
+        suspects[view_number(pointed.generation, pointed.delta)] = _suspect(folder, error)
+        return current
+
+
 def _whole(index: Path, numbers: list[int], suspects: dict[int, Skip]) -> list[GenerationRef]:
     """Return those whose files are there and have their sizes."""
     whole = []
@@ -139,7 +187,7 @@ def _put_right(index: Path, pointed: Pointer | None, current: GenerationRef | No
     try:
         if current is None:
             (index / generations.CURRENT).unlink(missing_ok=True)
-        elif pointed != Pointer(generation=current.generation):
-            generations.write_current(index, Pointer(generation=current.generation))
+        elif pointed != Pointer(generation=current.generation, delta=current.delta):
+            generations.write_current(index, Pointer(generation=current.generation, delta=current.delta))
     except OSError as error:
         print(f"{generations.CURRENT} not put right: {error}", file=sys.stderr)

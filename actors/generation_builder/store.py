@@ -12,12 +12,12 @@ What was measured with 0.40 and is relied on:
   counts the vectors afterwards.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.errors import BuildFailed, BulkheadError, GenerationSuspect
-from actors.generation import Manifest
+from actors.generation import Manifest, Masked
 from actors.generation_builder.faults import brief, storage_errors
 from actors.generation_builder.probes import Probe
 from actors.generation_builder.vectors import HASH_BYTES, sound
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 INDEXING_MEMORY_MIB = 512
 READ_ROWS = 4096
+KEYS_PER_QUERY = 500
+PRESENT = " AND vector IS NOT NULL"
 TERMS_INDEX = "terms_idx"
 
 
@@ -133,18 +135,75 @@ def open_sealed(folder: Path, manifest: Manifest) -> None:
 
 def read_vectors(folder: Path, dimensions: int) -> "Iterator[tuple[list[bytes], Matrix]]":
     """Yield the hashes and vectors of a sealed generation, some thousand rows at a time. Raises GenerationSuspect."""
+    yield from _vectors(folder, dimensions, "vector IS NOT NULL")
+
+
+def _vectors(folder: Path, dimensions: int, where: str) -> "Iterator[tuple[list[bytes], Matrix]]":
     import numpy as np
 
     for corpus in CORPORA:
-        for batch in _read(folder, corpus, ["hash", "vector"], "vector IS NOT NULL"):
+        for batch in _read(folder, corpus, ["hash", "vector"], where):
             values = batch.column("vector").flatten().to_numpy(zero_copy_only=False)
             vectors = np.ascontiguousarray(values, dtype=np.float32).reshape(batch.num_rows, dimensions)
             yield batch.column("hash").to_pylist(), vectors
 
 
-def read_documents(folder: Path, columns: list[str]) -> "Iterator[pa.RecordBatch]":
-    """Yield the document rows of a sealed generation. Raises GenerationSuspect."""
-    yield from _read(folder, "documents", columns, None)
+def read_vectors_of(folder: Path, keys: Sequence[bytes], dimensions: int) -> "Iterator[tuple[list[bytes], Matrix]]":
+    """Yield those of these hashes that a sealed generation has vectors for, with them. Raises GenerationSuspect."""
+    for start in range(0, len(keys), KEYS_PER_QUERY):
+        listed = ", ".join(f"X'{key.hex()}'" for key in keys[start : start + KEYS_PER_QUERY])
+        yield from _vectors(folder, dimensions, f"vector IS NOT NULL AND hash IN ({listed})")
+
+
+def read_rows(folder: Path, corpus: Corpus, columns: list[str]) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a table of a sealed generation. Raises GenerationSuspect."""
+    yield from _read(folder, corpus, columns, None)
+
+
+def count_masked(
+    folder: Path, units: Sequence[str], documents: Collection[tuple[str, str]], *, vectors: bool
+) -> Masked:
+    """Count the rows of a sealed generation that belong to these units, and to these notes (tenant and path)."""
+    rows = {"units": _count_units(folder, units, ""), "documents": _count_notes(folder, documents, "")}
+    have = _count_units(folder, units, PRESENT) + _count_notes(folder, documents, PRESENT) if vectors else 0
+    return Masked(rows=rows, vectors_have=have, vectors_want=sum(rows.values()))
+
+
+def _count_units(folder: Path, units: Sequence[str], condition: str) -> int:
+    return sum(batch.num_rows for batch in _rows_with(folder, "units", "id", units, ["id"], condition=condition))
+
+
+def _count_notes(folder: Path, documents: Collection[tuple[str, str]], condition: str) -> int:
+    paths = sorted({path for _, path in documents})
+    return sum(
+        (row["tenant"], row["path"]) in documents
+        for batch in _rows_with(folder, "documents", "path", paths, ["tenant", "path"], condition=condition)
+        for row in batch.to_pylist()
+    )
+
+
+def read_masked_terms(
+    folder: Path, units: Sequence[str], documents: Collection[tuple[str, str]]
+) -> "Iterator[tuple[Corpus, pa.Array]]":
+    """Yield the terms of the rows of a sealed generation that belong to these units and notes."""
+    for batch in _rows_with(folder, "units", "id", units, ["terms"]):
+        yield "units", batch.column("terms")
+    paths = sorted({path for _, path in documents})
+    for batch in _rows_with(folder, "documents", "path", paths, ["tenant", "path", "terms"]):
+        rows = batch.select(["tenant", "path"]).to_pylist()
+        kept = [number for number, row in enumerate(rows) if (row["tenant"], row["path"]) in documents]
+        yield "documents", batch.column("terms").take(kept)
+
+
+def _rows_with(
+    folder: Path, corpus: Corpus, column: str, values: Sequence[str], columns: list[str], *, condition: str = ""
+) -> "Iterator[pa.RecordBatch]":
+    """Yield columns of the rows that have one of these values in `column`."""
+    for start in range(0, len(values), KEYS_PER_QUERY):
+        # Digits instead of text: they cannot end a literal, whatever a note is called.
+        digits = (value.encode().hex() for value in values[start : start + KEYS_PER_QUERY])
+        listed = ", ".join(f"CAST(X'{each}' AS STRING)" for each in digits)
+        yield from _read(folder, corpus, columns, f"{column} IN ({listed}){condition}")
 
 
 def _read(folder: Path, corpus: Corpus, columns: list[str], where: str | None) -> "Iterator[pa.RecordBatch]":

@@ -22,10 +22,12 @@ from actors.notices import BuilderNotice
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 
 # Why a build is made.
-TRUTH_MOVED = "truth moved"
+OUTGROWN = "the delta has outgrown its share"
+QUIET = "the truth is quiet"
 IDENTITY_CHANGED = "embedding identity changed"
 NEW_VECTORS = "new vectors"
 ALL_TRIED = "every text was tried"
+FOLLOWING = (OUTGROWN, QUIET)  # what the truth does, not the model
 COMPARE_S = 20.0
 
 
@@ -51,7 +53,7 @@ class Succession:
         notice = self._board.notice
         if notice.serving is None or notice.serving.identity == notice.identity:
             return notice.identity, None
-        if not self._changing() or (reason == TRUTH_MOVED and self._gradual()):
+        if not self._changing() or (reason in FOLLOWING and self._gradual()):
             return notice.serving.identity, None
         return notice.identity, notice.successor
 
@@ -79,7 +81,7 @@ class Succession:
         to the old model must not be lost by that.
         """
         notice = self._board.notice
-        behind = (notice.serving, *notice.previous) if notice.serving is not None else notice.previous
+        behind = (notice.base, *notice.previous) if notice.base is not None else notice.previous
         refs = [ref for ref in behind if ref.generation != sealed.generation]
         kept = refs[:count]
         others = [ref for ref in refs if ref.identity != sealed.identity and ref.vectors_have]

@@ -1,5 +1,8 @@
 """The builder's worker process: takes the steps of a build one by one, and looks after what lies on disk.
 
+There may be two of them at a time. One holds the lock of the index folder, makes the deltas, publishes, recovers and
+retires; the other (`rebuilding`) makes a full generation and nothing else, in a folder that nobody else touches.
+
 Two lanes, so that looking never waits for building: `build` changes the index folder, `look` only reads (the walk of
 the sources, the verification of a generation). Between two messages the only state is the draft under way, and it is
 worthless: whatever goes wrong, the draft is dropped, and the generation that is current stays as it is.
@@ -29,6 +32,7 @@ from actors.lance_import import leave_out_catalogues
 from actors.messages import (
     AbandonBuild,
     BeginBuild,
+    BeginDelta,
     Done,
     FlipGeneration,
     GenerationBuilderWork,
@@ -42,6 +46,7 @@ from actors.messages import (
     ScanSources,
     SealGeneration,
     SourceRoot,
+    Staged,
     StageDocuments,
     StageEvents,
     StageUnits,
@@ -63,6 +68,7 @@ class GenerationBuilderRoom:
         RecoverIndex: BUILD,
         ScanSources: LOOK,
         BeginBuild: BUILD,
+        BeginDelta: BUILD,
         StageEvents: BUILD,
         StageUnits: BUILD,
         StageDocuments: BUILD,
@@ -82,8 +88,10 @@ class GenerationBuilderRoom:
         room = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
         limits = room.generation_builder
         self._index = Path(room.directory)
+        self._rebuilding = room.rebuilding
         self._lock = IndexLock(self._index)
         self._draft: Draft | None = None
+        self._scanned: Scan | None = None  # the last one, for a delta of the same digest
         self._retries = FileRetries()
         self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
         self._scan_limits = ScanLimits(
@@ -94,7 +102,7 @@ class GenerationBuilderRoom:
             limits.chunk_tokens_max,
         )
         # Before LanceDB is imported and starts threads: the environment must not change under them.
-        os.environ["TMPDIR"] = str(generations.scratch_path(self._index))
+        os.environ["TMPDIR"] = str(generations.scratch_path(self._index, delta=not self._rebuilding))
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
         """Take the lock of the index folder; the other lane needs nothing."""
@@ -121,27 +129,30 @@ class GenerationBuilderRoom:
             case ScanSources():
                 return self._scan_sources(message.sources, call)
             case ProbeIndex():
-                shelf.probe(self._index, message.generation)
+                shelf.probe(self._index, message.generation, message.delta)
                 return Done()
             case VerifyGeneration():
-                return self._verify(message.generation, call)
+                return self._verify(message, call)
             case RecoverIndex():
                 self._hold_lock()
-                return shelf.recover(self._index, self._spared(), call.check)
+                return shelf.recover(self._index, self._spared(message.building), call.check)
             case FlipGeneration():
                 self._hold_lock()
-                shelf.flip(self._index, message.generation)
+                shelf.flip(self._index, message.generation, message.delta)
                 return Done()
             case RetireGenerations():
                 self._hold_lock()
-                shelf.retire(self._index, message.keep, self._spared())
+                # What another process has sealed is not published yet.
+                keep = message.keep if message.building is None else [*message.keep, message.building]
+                shelf.retire(self._index, keep, self._spared(message.building))
                 return Done()
             case AbandonBuild():
                 self._drop_draft()
-                shelf.remove_temporary(self._index, [])
                 return Done()
             case BeginBuild():
                 return self._begin(message, call)
+            case BeginDelta():
+                return self._begin_delta(message, call)
             case _:
                 return self._do_step(message, call)
 
@@ -149,30 +160,49 @@ class GenerationBuilderRoom:
 
     def _scan_sources(self, sources: list[SourceRoot], call: CallContext) -> ScanResult:
         manifest = shelf.current_manifest(self._index)
-        return report(self._scan(sources, manifest, call), manifest, self._retries, time.monotonic())
+        scan = self._scanned = self._scan(sources, manifest, call)
+        return report(scan, manifest, self._retries, time.monotonic())
 
     def _scan(self, sources: list[SourceRoot], manifest: Manifest | None, call: CallContext) -> Scan:
         known = {} if manifest is None else {state.source_id: state for state in manifest.sources}
         return scan_sources(sources, self._scan_limits, known, call.check)
 
-    def _verify(self, number: int, call: CallContext) -> GenerationRef:
-        folder = generations.generation_path(self._index, number)
+    def _verify(self, message: VerifyGeneration, call: CallContext) -> GenerationRef:
+        folder = generations.generation_path(self._index, message.generation)
+        found = generations.reference(folder, self._verify_folder(folder, call))
+        if message.delta is None:
+            return found
+        folder = generations.delta_path(self._index, message.generation, message.delta)
+        return generations.with_delta(found, folder, self._verify_folder(folder, call))
+
+    def _verify_folder(self, folder: Path, call: CallContext) -> Manifest:
         manifest = generations.verify(folder, call.check)
         store.open_sealed(folder, manifest)
-        return generations.reference(folder, manifest)
+        return manifest
 
     # ------------------------------------------------------------ building
 
     def _begin(self, message: BeginBuild, call: CallContext) -> Done:
         self._drop_draft()
         self._hold_lock()
-        previous = None if message.previous is None else Path(message.previous.path)
-        manifest = None if previous is None else shelf.manifest_or_none(previous)
+        manifest = None if message.previous is None else _manifest_of(message.previous)
         scan = self._scan(message.sources, manifest, call)
         self._draft = Draft(self._index, message, scan, self._chunks)
         with self._ends_build(self._draft):
             self._draft.borrow_vectors(call)
         return Done()
+
+    def _begin_delta(self, message: BeginDelta, call: CallContext) -> Staged:
+        self._drop_draft()
+        self._hold_lock()
+        manifest = _manifest_of(message.base if message.before is None else message.before)
+        scan = self._scanned
+        if scan is None or scan.digest != message.covers.sources_digest:
+            scan = self._scanned = self._scan(message.sources, manifest, call)
+        self._draft = Draft(self._index, message, scan, self._chunks, manifest)
+        with self._ends_build(self._draft):
+            self._draft.borrow_vectors(call)
+            return self._draft.hand_over(call)
 
     def _do_step(self, message: Message, call: CallContext) -> msgspec.Struct:
         if self._draft is None:
@@ -223,13 +253,22 @@ class GenerationBuilderRoom:
             draft, self._draft = self._draft, None
             draft.drop()
 
-    def _spared(self) -> list[Path]:
-        """Return the folders that a recovery must leave alone: those of the build under way in this process."""
-        return [] if self._draft is None else [self._draft.folder, generations.scratch_path(self._index)]
+    def _spared(self, building: int | None) -> list[Path]:
+        """Return the folders that a recovery must leave alone: those of the builds under way here and over there."""
+        spared = [] if self._draft is None else [self._draft.folder, generations.scratch_path(self._index, delta=True)]
+        if building is not None:
+            spared += [generations.build_path(self._index, building), generations.scratch_path(self._index)]
+        return spared
 
     def _hold_lock(self) -> None:
+        if self._rebuilding:
+            return  # its folder is its own: the number is given to nobody else
         with storage_errors("taking the lock of the index folder"):
             self._lock.hold()
+
+
+def _manifest_of(view: GenerationRef) -> Manifest | None:
+    return shelf.manifest_or_none(Path(view.path if view.delta_path is None else view.delta_path))
 
 
 if __name__ == "__main__":

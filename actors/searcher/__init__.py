@@ -1,8 +1,8 @@
 """searcher: from a question to candidates, and from candidates to an answer.
 
 Two processes like `worker.py` are kept by the actor, one active and one warm spare; LanceDB lives only in them. The
-actor asks a worker for candidates of a generation and, at the same time, the truth for keyword hits newer than that
-generation; `ranking.py` makes one order of both.
+actor asks a worker for candidates of a view (a generation, or a generation with a delta over it) and, at the same time,
+the truth for keyword hits newer than that view; `ranking.py` makes one order of both.
 
     actor.py   reply.py               the trio side: what is asked of whom, what the client reads
     asking.py  blame.py               whose turn it is, who is asked and who as well; what a search answers for
@@ -12,13 +12,16 @@ generation; `ranking.py` makes one order of both.
     ranking.py                        pure: two lists to one order; exact names; the rows newer than a generation
     confidence.py                     pure: are the best hits about the question at all
     preferences.py                    pure, off by default: newer hits, hits that differ
-    leases.py                         pure: which generation serves, who reads which, whose files may go
+    leases.py                         pure: which view serves, who reads which, whose files may go
     worker.py                         the child's entry: what it takes, on which lane
     search.py                         one search in a worker, and what is said when a list is missing
     query_vectors.py models.py        the vector of a question, bounded in time; the models of this process
     comparing.py                      pure: how far two generations agree, when the embedding model changes
-    store.py                          generations opened for reading; the only code here that touches LanceDB
-    lance_filters.py                  pure: Filters to conditions
+    store.py                          views opened for reading: one list of the rows of both folders
+    lance_tables.py  lance_queries.py the tables of one folder, opened and checked; one query of one table. LanceDB is
+                                      touched in these three only
+    lance_filters.py masking.py       pure: Filters to conditions; which rows of a generation a delta hides
+    bm25.py                           pure: the keyword score, with the frequencies of two tables
     documents.py                      lines of a note under a registered root
 
 Failover. A death is seen by the end of the pipe, and what was in hand is repeated by the other worker at once. A worker
@@ -28,9 +31,9 @@ it is asked no more; 2 s: it is killed) and by what it owes (5 s: killed). Measu
 to the answer of those under way: SIGSTOP at most 67 ms (before there were hedges: 7 s, and by keyword only), SIGKILL at
 most 64 ms; a search that begins within 2 s of a SIGSTOP takes at most 87 ms (20 ms otherwise).
 
-What a worker promises: a generation is served only after every byte was compared with its manifest and each table was
-opened at its sealed version and probed; nothing in it is ever written; the keyword list does not wait for the vector
-beyond `embed_deadline_ms`; a missing list has a reason in `degraded`:
+What a worker promises: a view is served only after every byte of its folders was compared with their manifests and each
+table was opened at its sealed version and probed; nothing in it is ever written; the keyword list does not wait for the
+vector beyond `embed_deadline_ms`; a missing list has a reason in `degraded`:
 
     no_vectors             the generation was built without a model, or has no vector yet
     identity_mismatch      its vectors are of another space than the query's; never compared
@@ -48,11 +51,21 @@ Decisions and what they rest on:
   0.9 points of R@5 and 2.9 of nDCG@10, which is within the noise of the set.
 * Each table has frequencies of its own, so scores of two corpora are only roughly comparable: a word that is rare
   among the units scores higher there. The three corpora are merged by them all the same.
+* What is served, read, closed or doubted is always a view, known by its number (`split_view`), so a new delta is a
+  swap like a new generation: searches under way end where they began. Views of one generation share it: a delta of
+  1,000 rows is verified and opened in 30 ms, whatever lies below it.
+* A delta has frequencies of its own, and a small one says nothing: the same row would score anything from a tenth to
+  several times as much in it. With a delta every keyword hit is scored anew with the frequencies of both tables, less
+  those of the rows that the delta masks, from the counts that the builder puts beside each table. So a view gives the
+  hits and scores of a fresh generation of the same rows, which is tested. It costs 1 ms for 200 hits, and 1 to 2 ms
+  for reading their terms.
+* Masked rows are left out of what LanceDB found; see `lance_queries.py` for what the alternative costs.
 * Vectors are searched exactly at every size, as the builder makes no index of them (20,000 × 384: 40 ms; by keyword
   10 ms).
 * Order within a list: score, then newest, id, piece. Where the limit cuts through rows of equal score, LanceDB
   chooses which of them are in the list: always the same for the same generation, the earliest written.
-* A value of a filter is never printed into a condition: see `store._where` for the hole in LanceDB's own printer.
+* A value of a filter is never printed into a condition: see `lance_queries._where` for the hole in LanceDB's own
+  printer.
 * LanceDB creates a folder that it is asked to open, so verification comes first; a closed table brings the process
   down when it is used, so generations are let go of and never closed.
 """

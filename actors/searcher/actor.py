@@ -1,7 +1,8 @@
 """searcher, the trio side: asks the generation and the truth at the same time, and makes one answer of both.
 
 What a reply can rest on, best first:
-* the generation, plus the keyword hits of everything newer than it (an acknowledged write is found at once, P8);
+* the generation with the delta over it, plus the keyword hits of everything newer than both (an acknowledged write is
+  found at once, P8);
 * with no generation or no worker, the keyword hits of the whole truth, marked degraded;
 * whatever of these came back in time (P6). A part that failed is named in `degraded`; no failure is remembered.
 """
@@ -53,6 +54,7 @@ from actors.messages import (
     SearchUnits,
     ServeGeneration,
     SourceRoots,
+    view_name,
 )
 from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.asking import Asker, Inquiry, NobodyServes, NoTurn
@@ -163,8 +165,9 @@ class Searcher:
         self.board.post(
             SearcherNotice(
                 serving=None if self._serving is None else self._serving.generation,
+                delta=None if self._serving is None else self._serving.delta,
                 workers_ready=sum(pid is not None for pid in (active, spare)),
-                loaded=0 if self._serving is None else len(self._pair.serving(self._serving.generation)),
+                loaded=0 if self._serving is None else len(self._pair.serving(self._serving.view)),
                 active_pid=active,
                 spare_pid=spare,
                 failovers=self._pair.failovers,
@@ -187,25 +190,25 @@ class Searcher:
     async def _close_unread(self) -> None:
         """Close what nobody reads any more; a worker that takes its time over it holds up nothing else."""
         while True:
-            for number in self._leases.retired():
+            for view in self._leases.retired():
                 # It may have come back into service by the time it is closed.
-                if await self._pool.drop(number) and number in self._leases.retired():
-                    self._leases.forget(number)
+                if await self._pool.drop(view) and view in self._leases.retired():
+                    self._leases.forget(view)
             self._changed()  # the counters
             await trio.sleep(FOLLOW_EVERY_S)
 
     def _serve_generation(self, ref: GenerationRef | None) -> None:
-        if ref == self._serving and self._leases.serving == (None if ref is None else ref.generation):
+        if ref == self._serving and self._leases.serving == (None if ref is None else ref.view):
             return
         self._serving = ref
-        self._leases.swap(None if ref is None else ref.generation)
+        self._leases.swap(None if ref is None else ref.view)
         self._pool.want(ref)
 
-    def _report(self, generation: int, detail: str) -> None:
-        """Take a generation that cannot be read out of service and have the builder look into it."""
+    def _report(self, view: int, detail: str) -> None:
+        """Have the builder look into a view that cannot be read."""
         self._pool.last_error = detail
-        self.house.log.error("generation not readable", extra={"generation": generation, "error": detail})
-        self.house.tell("generation_builder", ReportSuspect(generation=generation, detail=detail))
+        self.house.log.error("generation not readable", extra={"generation": view_name(view), "error": detail})
+        self.house.tell("generation_builder", ReportSuspect(view=view, detail=detail))
 
     # ------------------------------------------------------------ mail
 
@@ -347,7 +350,7 @@ class Searcher:
             query,
             deadline_ns=share_ns - ANSWER_NS,
             client=client,
-            generation=serving.generation,
+            view=serving.view,
             case=case,
             begun=gathered.begun,
         )
@@ -371,8 +374,8 @@ class Searcher:
             case NoTurn():
                 return "generation_late", f"the generation would not answer in time: {error}"
             case GenerationSuspect():
-                self._pool.distrust(serving.generation)
-                self._report(serving.generation, error.message)
+                self._pool.distrust(serving.view)
+                self._report(serving.view, error.message)
                 return "generation_suspect", error.message
             case BulkheadError():
                 return "generation_not_searched", error.message
@@ -398,7 +401,7 @@ class Searcher:
         elif remote is not None or (self.index.notice.identity is None and mode == "hybrid"):
             mode = "keyword"  # configured so: an answer without vectors is then complete, not degraded
         return Query(
-            generation=serving.generation,
+            view=serving.view,
             query=message.query,
             limit=max(self.limits.candidates_max, message.limit),
             corpora=message.corpora,
@@ -447,8 +450,8 @@ class Searcher:
         """Return the hits of one generation alone, how long that took (ms), and whether vectors were used."""
         began, gathered = time.monotonic(), Gathered()
         query = await self._query(search, ref, gathered)
-        slots = (slot for slot in self._pair if slot.serves(both.earlier.generation))
-        slot = next((slot for slot in slots if slot.serves(both.later.generation)), None)
+        slots = (slot for slot in self._pair if slot.serves(both.earlier.view))
+        slot = next((slot for slot in slots if slot.serves(both.later.view)), None)
         if slot is None or slot.worker is None:
             return None
         try:

@@ -53,11 +53,11 @@ class Inquiry:
         *,
         deadline_ns: int,
         client: int = 0,
-        generation: int | None = None,
+        view: int | None = None,
         case: Case | None = None,
         begun: trio.Event | None = None,
     ) -> None:
-        """Make a search of an open generation; without a generation any worker will do, and it is not a search.
+        """Make a search of an open view; without a view any worker will do, and it is not a search.
 
         `deadline_ns` is the worker's, `client` whose turn it takes; `begun` is set once a worker has it in hand.
         """
@@ -65,7 +65,7 @@ class Inquiry:
         self.body = msgspec.msgpack.encode(message)
         self.deadline_ns = deadline_ns
         self.client = client
-        self.generation = generation
+        self.view = view
         self.case = case
         self.begun = begun if begun is not None else trio.Event()
         self.attempts: list[Attempt] = []
@@ -78,7 +78,7 @@ class Inquiry:
     @property
     def search(self) -> bool:
         """Say whether it is one of the calls that are rationed."""
-        return self.generation is not None
+        return self.view is not None
 
     @property
     def forlorn(self) -> bool:
@@ -212,7 +212,7 @@ class Asker:
         """Return the places whose worker could be asked and has not been, the best first."""
         if inquiry.given_up or len(inquiry.attempts) >= TRIES:
             return []
-        able = self._pair.living() if inquiry.generation is None else self._pair.serving(inquiry.generation)
+        able = self._pair.living() if inquiry.view is None else self._pair.serving(inquiry.view)
         return [slot for slot in able if all(attempt.worker is not slot.worker for attempt in inquiry.attempts)]
 
     def _seat(self, inquiry: Inquiry, slot: Slot) -> Slot | None:
@@ -256,10 +256,10 @@ class Asker:
 
     def _spare_instead(self, inquiry: Inquiry) -> Slot | None:
         """Return the spare's place when it is its turn to be kept warm."""
-        assert inquiry.generation is not None
+        assert inquiry.view is not None
         spare = self._pair.other(self._pair.active)
         due = not inquiry.attempts and self._turns % SPARE_EVERY == SPARE_EVERY - 1
-        fit = spare.serves(inquiry.generation) and spare.trusted and spare.searches < self._seats
+        fit = spare.serves(inquiry.view) and spare.trusted and spare.searches < self._seats
         return spare if due and fit else None
 
     def _hedge(self, inquiry: Inquiry, trusted: list[Slot]) -> Slot | None:
@@ -294,7 +294,7 @@ class Asker:
             inquiry.hedge_at = trio.current_time() + self._pace.hedge_delay_s()
         else:
             inquiry.hedge_at = math.inf
-        if not self._pair.active.trusted or not self._pair.active.serves(inquiry.generation or 0):
+        if not self._pair.active.trusted or not self._pair.active.serves(inquiry.view or 0):
             self._pair.promote(slot)
 
     async def _call(self, attempt: Attempt, answer: type[msgspec.Struct]) -> None:

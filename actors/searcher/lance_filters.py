@@ -1,9 +1,9 @@
 """From `Filters` to conditions on the columns of a generation. Pure: no LanceDB, no SQL, no escaping.
 
-The list is a conjunction over a whitelist of columns and operators; `store.py` turns each condition into a LanceDB
-expression with literal values. The tenant comes from the connection's principal and is always the first condition:
-there is no way to ask for a search without one, and nothing in `Filters` can take it away or widen it. The counterpart
-for the truth is `actors/sql/filters.py`; the two agree on which member applies to which corpus.
+The list is a conjunction over a whitelist of columns and operators; `lance_queries.py` turns each condition into a
+LanceDB expression with literal values. The tenant comes from the connection's principal and is always the first
+condition: there is no way to ask for a search without one, and nothing in `Filters` can take it away or widen it. The
+counterpart for the truth is `actors/sql/filters.py`; the two agree on which member applies to which corpus.
 """
 
 from typing import Literal

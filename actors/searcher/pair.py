@@ -32,7 +32,7 @@ class Slot:
     def __init__(self) -> None:
         self.worker: Worker | None = None
         self.since = 0.0  # when it came (trio's clock)
-        self.loaded: set[int] = set()
+        self.loaded: set[int] = set()  # views
         self.attempts: set[Attempt] = set()
         self.answers = 0  # searches answered
         self.owes = False  # the other one answered a search of its, and it has answered nothing since
@@ -56,9 +56,9 @@ class Slot:
         self.release()
         self.attempts.clear()
 
-    def serves(self, generation: int) -> bool:
-        """Say whether its worker has a generation open."""
-        return self.worker is not None and generation in self.loaded
+    def serves(self, view: int) -> bool:
+        """Say whether its worker has a view open."""
+        return self.worker is not None and view in self.loaded
 
     @property
     def silent(self) -> bool:
@@ -103,9 +103,9 @@ class Pair:
         """Return the other place."""
         return self._slots[1] if slot is self._slots[0] else self._slots[0]
 
-    def serving(self, generation: int) -> list[Slot]:
-        """Return the places that have a generation open: the trusted first, of these the active one."""
-        return sorted((slot for slot in self if slot.serves(generation)), key=lambda slot: not slot.trusted)
+    def serving(self, view: int) -> list[Slot]:
+        """Return the places that have a view open: the trusted first, of these the active one."""
+        return sorted((slot for slot in self if slot.serves(view)), key=lambda slot: not slot.trusted)
 
     def living(self) -> list[Slot]:
         """Return the places with a worker: the trusted first, of these the spare, which has less to do."""
@@ -118,9 +118,9 @@ class Pair:
             self.failovers += 1
             self.changed()
 
-    def prefer(self, generation: int) -> None:
-        """Make a place that has the generation open the active one, if there is one."""
-        self._slots.sort(key=lambda slot: not slot.serves(generation))
+    def prefer(self, view: int) -> None:
+        """Make a place that has the view open the active one, if there is one."""
+        self._slots.sort(key=lambda slot: not slot.serves(view))
 
     def bury(self, worker: Worker) -> None:
         """Take a dead worker out; its place notices a moment later by itself."""

@@ -1,8 +1,8 @@
 """The lives of the two search workers: one active, one warm spare, each looked after for itself.
 
-LanceDB takes seconds to import and can take its process down, so there is always a second process with the same
-generation open. A new generation is opened by the spare first; queries move over when it is ready, and the other worker
-follows. A worker that is too large or too old is replaced while the other one serves.
+LanceDB takes seconds to import and can take its process down, so there is always a second process with the same view
+open. A new view is opened by the spare first; queries move over when it is ready, and the other worker follows. A
+worker that is too large or too old is replaced while the other one serves.
 
 Patience: a worker that imports LanceDB on a loaded machine is late with its beats for seconds; one that is warm never
 is, whatever it searches, so a silent one is stopped or stuck and is killed whether it has calls or not. One that beats
@@ -17,7 +17,7 @@ import trio
 from actors.actor import House
 from actors.errors import BulkheadError, GenerationSuspect
 from actors.mailbox import deadline_after
-from actors.messages import Done, DropGeneration, GenerationRef, LoadGeneration, WarmUp
+from actors.messages import Done, DropGeneration, GenerationRef, LoadGeneration, WarmUp, view_name
 from actors.searcher.pair import Pair, Slot
 from actors.searcher.recycling import judge
 from actors.settings import SearcherSettings
@@ -37,7 +37,7 @@ HEALTHY_S = 60.0
 
 
 class Pool:
-    """Keeps both workers alive and equipped with the generation that is wanted."""
+    """Keeps both workers alive and equipped with the view that is wanted."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Pool:
                 nursery.start_soon(self._keep, slot)
 
     def want(self, generation: GenerationRef | None) -> None:
-        """Have both workers open this generation."""
+        """Have both workers open this view."""
         self._wanted = generation
-        if generation is not None and not self._pair.active.serves(generation.generation):
-            self._pair.prefer(generation.generation)
+        if generation is not None and not self._pair.active.serves(generation.view):
+            self._pair.prefer(generation.view)
         self._wake()
 
     async def prepare(self, generation: GenerationRef) -> bool:
-        """Have the spare (or whoever lives) open a generation that is not wanted yet; False when nobody can.
+        """Have the spare (or whoever lives) open a view that is not wanted yet; False when nobody can.
 
         Raises WorkerDied when a worker dies over it, and GenerationSuspect.
         """
@@ -83,31 +83,38 @@ class Pool:
                 return True
         return False
 
-    async def drop(self, generation: int) -> bool:
-        """Close a generation everywhere; say whether that is done, so that its files may go."""
+    async def drop(self, view: int) -> bool:
+        """Close a view everywhere; say whether that is done, so that its files may go.
+
+        A worker first opens what is wanted: when that shares the generation with this view, it must not be verified
+        and opened all over again.
+        """
         done = True
         for slot in self._pair:
-            if slot.worker is not None and generation in slot.loaded:
-                done = await self._drop(slot, slot.worker, generation) and done
+            if slot.worker is None or view not in slot.loaded:
+                continue
+            opening = self._wanted is not None and not slot.serves(self._wanted.view)
+            done = not opening and await self._drop(slot, slot.worker, view) and done
         return done
 
-    async def _drop(self, slot: Slot, worker: Worker, generation: int) -> bool:
-        slot.loaded.discard(generation)  # first: should it be wanted again meanwhile, it is opened after this
+    async def _drop(self, slot: Slot, worker: Worker, view: int) -> bool:
+        slot.loaded.discard(view)  # first: should it be wanted again meanwhile, it is opened after this
         try:
-            await worker.call(DropGeneration(generation=generation), Done, deadline_ns=deadline_after(DROP_S))
+            await worker.call(DropGeneration(view=view), Done, deadline_ns=deadline_after(DROP_S))
         except WorkerDied:
             return True  # a dead worker holds nothing open
         except BulkheadError as error:
-            self._house.log.warning("generation not closed", extra={"generation": generation, "error": error.message})
+            extra = {"generation": view_name(view), "error": error.message}
+            self._house.log.warning("generation not closed", extra=extra)
             if slot.worker is worker:
-                slot.loaded.add(generation)
+                slot.loaded.add(view)
             return False
         return True
 
-    def distrust(self, generation: int) -> None:
-        """Take a generation that could not be read out of service until it has been verified and opened again."""
+    def distrust(self, view: int) -> None:
+        """Take a view that could not be read out of service until it has been verified and opened again."""
         for slot in self._pair:
-            slot.loaded.discard(generation)
+            slot.loaded.discard(view)
         self._wake()
 
     def _wake(self) -> None:
@@ -167,7 +174,7 @@ class Pool:
         self._house.log.warning("search worker died", extra={"error": self.last_error})
 
     def _serves_wanted(self, slot: Slot) -> bool:
-        return self._wanted is not None and slot.serves(self._wanted.generation)
+        return self._wanted is not None and slot.serves(self._wanted.view)
 
     async def _warm_up(self, slot: Slot, worker: Worker, gently: bool = False) -> None:
         try:
@@ -181,9 +188,9 @@ class Pool:
         """Open what is wanted, now and whenever it changes."""
         while True:
             wanted, changed = self._wanted, self._wanted_changed
-            if wanted is not None and wanted.generation not in slot.loaded:
+            if wanted is not None and wanted.view not in slot.loaded:
                 await self._try_to_load(slot, worker, wanted)
-                if wanted.generation not in slot.loaded:
+                if wanted.view not in slot.loaded:
                     with trio.move_on_after(RETRY_LOAD_S):
                         await changed.wait()
                     continue
@@ -194,7 +201,7 @@ class Pool:
             await self._load(slot, worker, wanted)
             slot.failures = 0
         except GenerationSuspect as error:
-            self._suspect(wanted.generation, error.message)
+            self._suspect(wanted.view, error.message)
         except BulkheadError as error:
             self.last_error = error.message
             self._house.log.warning("generation not loaded", extra={"error": error.message})
@@ -203,7 +210,7 @@ class Pool:
         seconds = LOAD_S_MIN + wanted.bytes / LOAD_BYTES_PER_S
         await worker.call(LoadGeneration(generation=wanted), Done, deadline_ns=deadline_after(seconds))
         if slot.worker is worker:  # it may have died and been replaced while the answer was on its way
-            slot.loaded.add(wanted.generation)
+            slot.loaded.add(wanted.view)
             self._pair.changed()
 
     # ------------------------------------------------------------ recycling

@@ -15,7 +15,7 @@ from typing import Literal
 from actors.errors import BulkheadError, EmbeddingUnavailable, Interrupted, InvalidParams
 from actors.messages import Candidate, Query, QueryResult, SearchMode
 from actors.searcher.query_vectors import EmbeddingLate, QueryVector, QueryVectors, from_bytes
-from actors.searcher.store import LIMIT_MAX, GenerationStore, OpenGeneration, Question
+from actors.searcher.store import LIMIT_MAX, GenerationStore, OpenView, Question
 from actors.settings import SearcherSettings
 from actors.text import analyse_query, snippet
 
@@ -55,7 +55,7 @@ class Searching:
         self._store = store
         self._vectors = vectors
         self._settings = settings
-        self._opened = store.get(query.generation)
+        self._opened = store.get(query.view)
         self._terms = analyse_query(query.query)
         self._question = Question(
             corpora=query.corpora,
@@ -140,11 +140,11 @@ class Searching:
         return cut
 
 
-def _begin(query: Query, opened: OpenGeneration, vectors: QueryVectors) -> "Future[QueryVector]":
+def _begin(query: Query, opened: OpenView, vectors: QueryVectors) -> "Future[QueryVector]":
     if opened.identity is None:
-        raise _NoVector("no_vectors", f"generation {opened.number} was built without an embedding model")
+        raise _NoVector("no_vectors", f"generation {opened.name} was built without an embedding model")
     if opened.vectors_have == 0:
-        raise _NoVector("no_vectors", f"generation {opened.number} has no vector yet; they are made in the background")
+        raise _NoVector("no_vectors", f"generation {opened.name} has no vector yet; they are made in the background")
     if query.vector is not None:
         return _given(query.vector, opened)
     if vectors.identity is not None and vectors.identity.key != opened.identity.key:
@@ -155,7 +155,7 @@ def _begin(query: Query, opened: OpenGeneration, vectors: QueryVectors) -> "Futu
         raise _NoVector("embedding_late", str(late)) from late
 
 
-def _given(blob: bytes, opened: OpenGeneration) -> "Future[QueryVector]":
+def _given(blob: bytes, opened: OpenView) -> "Future[QueryVector]":
     """Take the vector that the actor got from a remote model for this generation's identity."""
     assert opened.identity is not None
     if len(blob) != 4 * opened.identity.dimensions:
@@ -168,10 +168,10 @@ def _given(blob: bytes, opened: OpenGeneration) -> "Future[QueryVector]":
     return done
 
 
-def _mismatch(opened: OpenGeneration, other: str) -> _NoVector:
+def _mismatch(opened: OpenView, other: str) -> _NoVector:
     """Never compare vectors of two spaces: equal dimensions prove nothing."""
     here = None if opened.identity is None else opened.identity.key
-    return _NoVector("identity_mismatch", f"generation {opened.number} holds vectors of {here!r}, the query {other!r}")
+    return _NoVector("identity_mismatch", f"generation {opened.name} holds vectors of {here!r}, the query {other!r}")
 
 
 def _mode(text: list[Candidate] | None, near: list[Candidate] | None) -> SearchMode:

@@ -1,44 +1,66 @@
-"""Generations, opened for reading: the only code of this room that touches LanceDB.
+"""Views, opened for reading: a generation, or a generation and a delta over it, as one set of rows.
 
-Owns the open tables of each generation in this process. Promises: a generation is opened only after every byte of it
-was compared with its manifest, its tables were opened at the version that was sealed, and a keyword and a vector
-query went through each; it is never written to; an error that LanceDB raises while serving becomes
-`GenerationSuspect`, because LanceDB keeps no checksums and has no type for damage.
+Owns the open views of this process. Promises: a folder is opened only after every byte of it was compared with its
+manifest, its tables were opened at the version that was sealed, and a keyword and a vector query went through each;
+views of one generation share it, and it is freed with the last of them; nothing is ever written to; an error that
+LanceDB raises while serving becomes `GenerationSuspect`, which names the folder, and no view with that folder is
+served again before it has been verified anew.
+
+A query asks the tables of both folders at the same time. Rows of the generation that the delta masks are left out;
+the others are one list with those of the delta. Cosines compare as they are. BM25 scores do not, so with a delta
+every keyword hit is scored anew with the frequencies of both tables, less those of the masked rows (`bm25.py`): it
+has the score that it would have in one table of the same rows. Which rows of the generation are among its best is
+decided by LanceDB with the frequencies of the generation alone; that matters only where the limit cuts, and as much
+as the delta shifts them. Folders that were sealed without counts keep the scores of LanceDB.
 
 LanceDB is imported on the first load, which takes seconds. Its async interface is used, on an event loop of our own:
-the synchronous one costs 2 ms more for each query and cannot do the three corpora at once.
+the synchronous one costs 2 ms more for each query and cannot do the tables at once.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from actors.errors import BulkheadError, GenerationSuspect, Interrupted, NoGeneration
-from actors.generation import Manifest, verify
-from actors.messages import CORPORA, Candidate, Corpus, EmbeddingIdentity, Filters, GenerationRef
-from actors.searcher.lance_filters import Condition, conditions, prefix_end
+from actors.generation import Mask, read_mask, verify
+from actors.messages import (
+    Candidate,
+    Corpus,
+    EmbeddingIdentity,
+    Filters,
+    GenerationRef,
+    view_name,
+    view_number,
+)
+from actors.searcher.bm25 import Frequencies, scores, total
+from actors.searcher.lance_filters import Condition, conditions
+from actors.searcher.lance_queries import CARRIED, Wanted, by_terms, by_vector, find
+from actors.searcher.lance_tables import OpenFolder, open_tables
+from actors.searcher.masking import Hidden, Masking
+from actors.term_counts import TermCounts, occurrences
 
 if TYPE_CHECKING:
     import asyncio
 
-    from lancedb.expr import Expr
+    import numpy as np
+    import pyarrow as pa
     from lancedb.query import AsyncStandardQuery
-    from lancedb.table import AsyncTable
+    from numpy.typing import NDArray
+
+    Scores = NDArray[np.float64]
 
 Result = TypeVar("Result")
 Row = dict[str, object]
+Start = Callable[[OpenFolder, Corpus], "AsyncStandardQuery"]
 
 LIMIT_MAX = 1000  # LanceDB takes any number, and 0 is an error
+DELTA_CACHE_SHARE = 8  # a delta's caches get this part of those of a generation
 ERROR_CHARS_MAX = 300
-_FACTS = ("id", "version", "part", "ts", "seq", "session_id", "actor", "kind", "path", "from_line", "to_line")
-_CARRIED = (*_FACTS, "heading", "type", "scope", "tags")
-_REQUIRED = {*_CARRIED, "tenant", "text", "terms"}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,25 +73,58 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ns: int
 
 
-class OpenGeneration:
-    """The tables of one generation that have rows.
+class Scored(NamedTuple):
+    """What one table answered: rows, and the score of each."""
 
-    There is no `close`: a query on a closed table brings the process down. The last search that holds it frees it.
-    """
+    corpus: Corpus
+    rows: "pa.Table"
+    scores: "Scores"
 
-    def __init__(self, manifest: Manifest) -> None:
-        self.number = manifest.generation
-        self.identity: EmbeddingIdentity | None = manifest.identity
-        self.vectors_have = manifest.vectors_have
-        self.tables: dict[Corpus, AsyncTable] = {}
+
+class OpenView:
+    """The folders of one view, and which rows of the first the second one masks."""
+
+    def __init__(self, ref: GenerationRef, base: OpenFolder, delta: OpenFolder | None, mask: Mask) -> None:
+        self.view = ref.view
+        self.name = view_name(ref.view)
+        self.identity: EmbeddingIdentity | None = base.identity
+        self.vectors_have = ref.vectors_have
+        self.base = base
+        self.delta = delta
+        self._masking = Masking(mask, {} if delta is None else delta.masked_rows)
+
+    @property
+    def folders(self) -> list[OpenFolder]:
+        """Return what it is made of, the generation first."""
+        return [self.base] if self.delta is None else [self.base, self.delta]
+
+    def hidden(self, folder: OpenFolder, corpus: Corpus, tenant: str) -> Hidden | None:
+        """Return which rows of a folder must not be answered."""
+        return self._masking.hidden(corpus, tenant) if folder is self.base else None
+
+    def counts(self, corpus: Corpus) -> list[tuple[int, TermCounts]]:
+        """Return the counts that make one table of both, with their signs; none when there is nothing to join."""
+        if self.delta is None or not all(corpus in folder.counts for folder in self.folders):
+            return []
+        masked = self.delta.masked_counts.get(corpus)
+        return [*((1, folder.counts[corpus]) for folder in self.folders), *([] if masked is None else [(-1, masked)])]
+
+
+class _FolderFailed(Exception):
+    """LanceDB raised an error over the tables of a folder."""
+
+    def __init__(self, folder: OpenFolder, error: Exception) -> None:
+        super().__init__(str(error))
+        self.folder = folder
+        self.error = error
 
 
 class GenerationStore:
-    """The generations this process has open, by number. Any thread may call any method."""
+    """The views this process has open, by number. Any thread may call any method."""
 
     def __init__(self, *, cache_bytes: int) -> None:
         self._cache_bytes = cache_bytes
-        self._open: dict[int, OpenGeneration] = {}
+        self._open: dict[int, OpenView] = {}
         self._loop = _EventLoop()
 
     def warm_up(self) -> None:
@@ -77,237 +132,178 @@ class GenerationStore:
         import lancedb  # noqa: F401
 
     def load(self, ref: GenerationRef, *, deadline_ns: int) -> None:
-        """Verify, open and probe a generation; nothing to do when it is open. Raises GenerationSuspect."""
-        if ref.generation in self._open:
+        """Verify, open and probe a view; what is open already is used as it is. Raises GenerationSuspect."""
+        if ref.view in self._open:
             return
-        folder = Path(ref.path).absolute()  # LanceDB takes some relative names for addresses
+        base, delta, mask = self._shared(ref), None, Mask()
+        if base is None:
+            base = self._open_folder(ref.path, view_number(ref.generation, None), self._cache_bytes, deadline_ns)
+        if ref.delta_path is not None:
+            cache_bytes = self._cache_bytes // DELTA_CACHE_SHARE
+            delta = self._open_folder(ref.delta_path, ref.view, cache_bytes, deadline_ns)
+            mask = read_mask(delta.path)
+            if delta.identity != base.identity:
+                raise GenerationSuspect(f"generation {delta.name}: its vectors are not of the space of its generation")
+        self._open[ref.view] = OpenView(ref, base, delta, mask)
+
+    def _shared(self, ref: GenerationRef) -> OpenFolder | None:
+        """Return the generation of a view when another view has it open."""
+        path = _absolute(ref.path)
+        return next((opened.base for opened in list(self._open.values()) if opened.base.path == path), None)
+
+    def _open_folder(self, path: str, view: int, cache_bytes: int, deadline_ns: int) -> OpenFolder:
+        folder = _absolute(path)
         manifest = verify(folder)
-        if manifest.generation != ref.generation:
-            raise GenerationSuspect(f"{folder.name} says it is generation {manifest.generation}, not {ref.generation}")
-        opening = _open_tables(folder, manifest, self._cache_bytes)
-        self._open[ref.generation] = self._run(opening, ref.generation, "opening", deadline_ns)
+        found = view_number(manifest.generation, manifest.delta)
+        if found != view:
+            raise GenerationSuspect(f"{folder.name} says it is generation {view_name(found)}, not {view_name(view)}")
+        return self._run(open_tables(folder, manifest, cache_bytes), view, "opening", deadline_ns)
 
-    def drop(self, number: int) -> None:
-        """Let go of a generation and its caches; nothing to do when it is not open. Searches on it may go on."""
-        self._open.pop(number, None)
+    def drop(self, view: int) -> None:
+        """Let go of a view and its caches; nothing to do when it is not open. Searches on it may go on."""
+        self._open.pop(view, None)
 
-    def get(self, number: int) -> OpenGeneration:
-        """Return an open generation, or raise NoGeneration."""
+    def get(self, view: int) -> OpenView:
+        """Return an open view, or raise NoGeneration."""
         try:
-            return self._open[number]
+            return self._open[view]
         except KeyError:
-            raise NoGeneration(f"generation {number} is not open in this worker") from None
+            raise NoGeneration(f"generation {view_name(view)} is not open in this worker") from None
 
     def keyword(
-        self, opened: OpenGeneration, terms: Sequence[str], question: Question, snippet: Callable[[str], str]
+        self, opened: OpenView, terms: Sequence[str], question: Question, snippet: Callable[[str], str]
     ) -> list[Candidate]:
         """Return the rows that hold any of the terms, by BM25, best first. Each corpus counts its own frequencies."""
-        search = _search_tables(opened, question, "_score", lambda corpus: _by_terms(opened.tables[corpus], terms))
-        found = self._run(search, opened.number, "keyword search", question.deadline_ns)
-        return _best(found, "_score", lambda score: score, question.limit, snippet)
+        search = _search(opened, question, "_score", lambda folder, corpus: by_terms(folder.tables[corpus], terms))
+        found = self._run(search, opened.view, "keyword search", question.deadline_ns)
+        asked = tuple(dict.fromkeys(terms))
+        frequencies = {corpus: _frequencies(opened.counts(corpus), asked) for corpus in {corpus for corpus, _ in found}}
+        scored = [Scored(corpus, rows, _keyword_scores(rows, asked, frequencies[corpus])) for corpus, rows in found]
+        return _best(scored, "text_score", question.limit, snippet)
 
     def nearest(
-        self, opened: OpenGeneration, vector: "Sequence[float]", question: Question, snippet: Callable[[str], str]
+        self, opened: OpenView, vector: "Sequence[float]", question: Question, snippet: Callable[[str], str]
     ) -> list[Candidate]:
         """Return the rows whose vector has the smallest angle to `vector`, best first; rows without one never."""
-        search = _search_tables(opened, question, "_distance", lambda corpus: _by_vector(opened.tables[corpus], vector))
-        found = self._run(search, opened.number, "vector search", question.deadline_ns)
-        return _best(found, "_distance", lambda distance: 1.0 - distance, question.limit, snippet)
+        search = _search(opened, question, "_distance", lambda folder, corpus: by_vector(folder.tables[corpus], vector))
+        found = self._run(search, opened.view, "vector search", question.deadline_ns)
+        scored = [Scored(corpus, rows, 1.0 - _numbers(rows, "_distance")) for corpus, rows in found]
+        return _best(scored, "vector_score", question.limit, snippet)
 
-    def _run(self, work: "Coroutine[object, object, Result]", number: int, what: str, deadline_ns: int) -> Result:
+    def _run(self, work: "Coroutine[object, object, Result]", view: int, what: str, deadline_ns: int) -> Result:
         """Do the work on the event loop; give LanceDB's untyped errors the one meaning they can have here."""
         try:
             return self._loop.run(work)
         except (BulkheadError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as failure:
+            name, error = view_name(view), failure
+            if isinstance(failure, _FolderFailed):
+                name, error = failure.folder.name, failure.error
             if time.monotonic_ns() >= deadline_ns:
-                raise Interrupted(f"{what} in generation {number} stopped at its deadline") from error
-            if what != "opening" and number not in self._open:
-                raise NoGeneration(f"generation {number} was closed during the {what}") from error
-            raise GenerationSuspect(f"generation {number}: {what} failed: {_brief(error)}") from error
+                raise Interrupted(f"{what} in generation {name} stopped at its deadline") from error
+            if what != "opening" and view not in self._open:
+                raise NoGeneration(f"generation {view_name(view)} was closed during the {what}") from error
+            if isinstance(failure, _FolderFailed):
+                self._forget(failure.folder)
+            raise GenerationSuspect(f"generation {name}: {what} failed: {_brief(error)}") from error
+
+    def _forget(self, folder: OpenFolder) -> None:
+        """Let go of every view with this folder: whoever wants one of them has it verified again."""
+        for view, opened in list(self._open.items()):
+            if folder in opened.folders:
+                self.drop(view)
 
 
-async def _open_tables(folder: Path, manifest: Manifest, cache_bytes: int) -> OpenGeneration:
-    import lancedb
-
-    session = lancedb.Session(
-        index_cache_size_bytes=cache_bytes * 2 // 3, metadata_cache_size_bytes=cache_bytes - cache_bytes * 2 // 3
-    )
-    connection = await lancedb.connect_async(str(folder), session=session)
-    opened = OpenGeneration(manifest)
-    for corpus in CORPORA:
-        if manifest.rows.get(corpus, 0) == 0:
-            continue
-        table = await connection.open_table(corpus)
-        await _check_table(table, corpus, manifest)
-        await _check_index(table, corpus, manifest)
-        await _probe(table, corpus, manifest)
-        opened.tables[corpus] = table
-    return opened
+def _absolute(path: str) -> Path:
+    return Path(path).absolute()  # LanceDB takes some relative names for addresses
 
 
-async def _check_table(table: "AsyncTable", corpus: Corpus, manifest: Manifest) -> None:
-    """Compare a table with the manifest: LanceDB opens an older version in silence when the newest one is gone."""
-    version, rows = await table.version(), await table.count_rows()
-    if version != manifest.table_versions.get(corpus) or rows != manifest.rows[corpus]:
-        raise GenerationSuspect(
-            f"generation {manifest.generation}: table {corpus} is at version {version} with {rows} rows, sealed was "
-            f"version {manifest.table_versions.get(corpus)} with {manifest.rows[corpus]} rows"
-        )
-    schema = await table.schema()
-    missing = _REQUIRED - set(schema.names)
-    if missing:
-        raise GenerationSuspect(f"generation {manifest.generation}: table {corpus} lacks columns {sorted(missing)}")
-    if manifest.identity is not None:
-        size = getattr(schema.field("vector").type, "list_size", None) if "vector" in schema.names else None
-        if size != manifest.identity.dimensions:
-            raise GenerationSuspect(
-                f"generation {manifest.generation}: table {corpus} has vectors of {size} dimensions, the manifest says "
-                f"{manifest.identity.dimensions}"
-            )
-
-
-async def _check_index(table: "AsyncTable", corpus: Corpus, manifest: Manifest) -> None:
-    """Make sure that the keyword index covers every row.
-
-    Listing indexes loads them, so it is done here, once, and not on the way of a query.
-    """
-    indexes = {tuple(index.columns): index.name for index in await table.list_indices()}
-    name = indexes.get(("terms",))
-    stats = await table.index_stats(name) if name is not None else None
-    if stats is None or stats.num_unindexed_rows != 0:
-        uncovered = manifest.rows[corpus] if stats is None else stats.num_unindexed_rows
-        raise GenerationSuspect(
-            f"generation {manifest.generation}: table {corpus} has {uncovered} rows outside its keyword index"
-        )
-
-
-async def _probe(table: "AsyncTable", corpus: Corpus, manifest: Manifest) -> None:
-    """Make one keyword and one vector query, so that files that cannot be read are found before they are needed."""
-    sample = (await table.query().select(["terms"]).limit(1).to_arrow()).to_pylist()
-    terms = (sample[0]["terms"] or "").split()[:1]
-    if terms and (await _by_terms(table, terms).select(["id", "_score"]).limit(1).to_arrow()).num_rows != 1:
-        raise GenerationSuspect(
-            f"generation {manifest.generation}: table {corpus} does not find a term of its own first row"
-        )
-    if manifest.identity is not None:
-        count = manifest.identity.dimensions
-        probe = _by_vector(table, [1 / math.sqrt(count)] * count)
-        await probe.select(["id", "_distance"]).limit(1).to_arrow()
-
-
-async def _search_tables(
-    opened: OpenGeneration, question: Question, score: str, start: "Callable[[Corpus], AsyncStandardQuery]"
-) -> list[tuple[Corpus, list[Row]]]:
-    """Ask every corpus that the filters do not rule out, all at the same time."""
+async def _search(opened: OpenView, question: Question, score: str, start: Start) -> "list[tuple[Corpus, pa.Table]]":
+    """Ask every table of every corpus that the filters do not rule out, all at the same time."""
     import asyncio
 
-    asked = []
+    asked = [*_asked(opened, question, score)]
+    tables = await asyncio.gather(*(_find(folder, corpus, start, wanted) for folder, corpus, wanted in asked))
+    return [(corpus, rows) for (_, corpus, _), rows in zip(asked, tables, strict=True)]
+
+
+def _asked(opened: OpenView, question: Question, score: str) -> Iterator[tuple[OpenFolder, Corpus, Wanted]]:
     for corpus in dict.fromkeys(question.corpora):
-        needed = conditions(question.filters, question.tenant, corpus)
-        if corpus in opened.tables and needed is not None:
-            asked.append((corpus, _finish(start(corpus), needed, score, question)))
-    rows = await asyncio.gather(*(work for _, work in asked))
-    return [(corpus, found) for (corpus, _), found in zip(asked, rows, strict=True)]
+        needed: list[Condition] | None = conditions(question.filters, question.tenant, corpus)
+        if needed is None:
+            continue
+        columns = [*CARRIED, "text", score]
+        if score == "_score" and opened.counts(corpus):
+            columns.append("terms")
+        for folder in opened.folders:
+            if corpus in folder.tables:
+                hidden = opened.hidden(folder, corpus, question.tenant)
+                yield folder, corpus, Wanted(needed, columns, question.limit, question.deadline_ns, hidden)
 
 
-async def _finish(query: "AsyncStandardQuery", needed: list[Condition], score: str, question: Question) -> list[Row]:
-    """Narrow a query before it ranks, and run it until the deadline. `score` must be named to be returned."""
-    expression, lists = _where(needed)
-    query = query.where(expression)
-    for text in lists:
-        query = query.where(text)
-    query = query.select([*_CARRIED, "text", score]).limit(question.limit)
-    left_ns = question.deadline_ns - time.monotonic_ns()
-    if left_ns <= 0:
-        raise Interrupted("search stopped at its deadline")
-    rows: list[Row] = (await query.to_arrow(timeout=timedelta(microseconds=max(1, left_ns // 1000)))).to_pylist()
-    return rows
+async def _find(folder: OpenFolder, corpus: Corpus, start: Start, wanted: Wanted) -> "pa.Table":
+    try:
+        return await find(lambda: start(folder, corpus), wanted)
+    except (BulkheadError, MemoryError):
+        raise
+    except Exception as error:
+        raise _FolderFailed(folder, error) from error
 
 
-def _by_terms(table: "AsyncTable", terms: Sequence[str]) -> "AsyncStandardQuery":
-    """Begin a keyword query. A MatchQuery: a plain string would be parsed, and a quoted one fail."""
-    from lancedb.query import MatchQuery
-
-    return table.query().nearest_to_text(MatchQuery(" ".join(terms), "terms"))
-
-
-def _by_vector(table: "AsyncTable", vector: Sequence[float]) -> "AsyncStandardQuery":
-    """Begin a vector query, exact. Rows without a vector have no distance and are never returned."""
-    return table.query().nearest_to(vector).column("vector").distance_type("cosine").bypass_vector_index()
-
-
-def _where(needed: Iterable[Condition]) -> "tuple[Expr, list[str]]":
-    """Return the conditions as one typed expression, and those on lists as SQL, for which LanceDB has no expression.
-
-    Joining the two makes LanceDB print the expression as SQL and parse it again, and its printer leaves a quote after
-    a backslash as it is: the value `\\' OR …` would become a condition. Hence `_literal`: no value is ever printed as
-    text. tests/unit/actors/searcher/test_searcher_filters.py holds it against arbitrary strings.
-    """
-    expression: Expr | None = None
-    lists = []
-    for condition in needed:
-        if condition.operator == "has":
-            lists.append(f"array_has({condition.column}, {_literal(condition.value).to_sql()})")
-        else:
-            part = _compare(condition)
-            expression = part if expression is None else expression & part
-    assert expression is not None, "a search without a tenant"
-    return expression, lists
+def _frequencies(counts: Sequence[tuple[int, TermCounts]], asked: tuple[str, ...]) -> Frequencies | None:
+    """Return what the counts say of the terms that are asked for, None without counts."""
+    if not counts:
+        return None
+    return total(
+        [
+            (sign, Frequencies(rows=part.rows, length=part.length, rows_with=tuple(map(part.rows_with, asked))))
+            for sign, part in counts
+        ]
+    )
 
 
-def _compare(condition: Condition) -> "Expr":
-    from lancedb.expr import col
-
-    column, value = col(condition.column), condition.value
-    match condition.operator:
-        case "eq":
-            return column == _literal(value)
-        case "any_of":
-            assert isinstance(value, tuple)
-            return column.isin([_literal(one) for one in value])
-        case "at_least":
-            return column >= _literal(value)
-        case "below":
-            return column < _literal(value)
-        case "starts_with":
-            assert isinstance(value, str)
-            end, begins = prefix_end(value), column >= _literal(value)
-            return begins if end is None else begins & (column < _literal(end))
-        case "has":
-            raise AssertionError("conditions on lists are written elsewhere")
+def _keyword_scores(rows: "pa.Table", asked: tuple[str, ...], of: Frequencies | None) -> "Scores":
+    """Return the scores that the rows have with these frequencies; without any those of LanceDB."""
+    if of is None:
+        return _numbers(rows, "_score")
+    held, lengths = occurrences(rows.column("terms"), asked)
+    return scores(held, lengths, of)
 
 
-def _literal(value: object) -> "Expr":
-    """Return a value as an expression that prints as a number, or as hexadecimal digits and a cast."""
-    from lancedb.expr import lit
+def _numbers(rows: "pa.Table", column: str) -> "Scores":
+    """Return a column of numbers; what is missing is not a number."""
+    import numpy as np
 
-    assert isinstance(value, int | str)
-    return lit(value) if isinstance(value, int) else lit(value.encode()).cast("string")
+    numbers: Scores = rows.column(column).to_numpy().astype(np.float64)
+    return numbers
 
 
 def _best(
-    found: Iterable[tuple[Corpus, list[Row]]],
-    column: str,
-    score_of: Callable[[float], float],
-    limit: int,
-    snippet: Callable[[str], str],
+    found: Sequence[Scored], kind: Literal["text_score", "vector_score"], limit: int, snippet: Callable[[str], str]
 ) -> list[Candidate]:
-    """Merge the corpora into one list, in an order that does not depend on how LanceDB happened to answer."""
+    """Merge the tables into one list, in an order that does not depend on how LanceDB happened to answer."""
     scored = []
-    for corpus, rows in found:
-        for row in rows:
-            value = row[column]
-            if isinstance(value, float) and math.isfinite(value):
-                scored.append((score_of(value), corpus, row))
+    floor = _floor([each.scores for each in found], limit)
+    for corpus, rows, values in found:
+        kept = (values >= floor) & (values < math.inf)  # the others are not even made objects of Python
+        rows_kept = rows.filter(kept).to_pylist()
+        scored += [(score, corpus, row) for score, row in zip(values[kept].tolist(), rows_kept, strict=True)]
     scored.sort(key=lambda item: (-item[0], -_int(item[2]["ts"]), str(item[2]["id"]), _int(item[2]["part"]), item[1]))
-    kind = "text_score" if column == "_score" else "vector_score"
     return [_candidate(row, corpus, kind, score, snippet) for score, corpus, row in scored[:limit]]
 
 
+def _floor(scores_found: "Sequence[Scores]", limit: int) -> float:
+    """Return the score that a row needs to be among the best: that of the last of them, as equal ones stay."""
+    import numpy as np
+
+    values = np.concatenate([np.empty(0), *scores_found])
+    values = values[np.isfinite(values)]
+    return float(np.partition(values, -limit)[-limit]) if len(values) > limit else -math.inf
+
+
 def _candidate(row: Row, corpus: Corpus, kind: str, score: float, snippet: Callable[[str], str]) -> Candidate:
-    facts = {name: row[name] for name in _CARRIED}
+    facts = {name: row[name] for name in CARRIED}
     facts |= {"corpus": corpus, "snippet": snippet(str(row["text"] or "")), kind: score, "tags": row["tags"] or ()}
     return msgspec.convert(facts, Candidate)
 

@@ -76,7 +76,7 @@ class SearcherRoom:
                 self._store.load(message.generation, deadline_ns=call.deadline_ns)
                 self._open_earlier_model(message.generation)
             case DropGeneration():
-                self._store.drop(message.generation)
+                self._store.drop(message.view)
             case WarmUp():
                 self._warm_up(gently=message.gently)
             case _:
@@ -99,7 +99,7 @@ class SearcherRoom:
         searching = Searching(
             query,
             store=self._store,
-            vectors=self._models.of(self._store.get(query.generation).identity),
+            vectors=self._models.of(self._store.get(query.view).identity),
             settings=self._settings,
             deadline_ns=call.deadline_ns,
         )

@@ -22,7 +22,6 @@ from chaos.client import open_socket
 from chaos.daemon import kill
 from chaos.deaths import AFFECTED, CALM, DEATH_CODES, Watch, watching
 from chaos.faults import control
-from chaos.faults.cases import INTERRUPTED
 from chaos.faults.control import WorkerSilent
 from chaos.scenario import Run, Scenario, Tier, Verdict
 from chaos.stage import Load, Stage, staged
@@ -57,7 +56,7 @@ async def isolate(given: Run, name: str, actor: str) -> Verdict:
     pairs = given.size(1, 1, 12)
     async with staged(given, name, config=CONFIG, load=Load(), launcher=True) as stage:
         for operation in AFFECTED[actor]:
-            stage.allow(operation, *DEATH_CODES, INTERRUPTED)
+            stage.allow(operation, *DEATH_CODES)
         async with watching(stage.daemon.socket_path) as watch:
             for fault, away in (("stopped", stopped), ("hung", hung)):
                 measured = []

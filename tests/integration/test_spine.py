@@ -19,11 +19,11 @@ async def append(client: Client, content: str, **more: object) -> dict[str, obje
 
 
 async def indexed(client: Client) -> dict[str, Any]:
-    """Wait until a generation holds everything that was written."""
-    await client.call("index.rebuild")
+    """Wait until a new generation holds everything that was written."""
+    queued = await client.call("index.rebuild")
     status: dict[str, Any] = await wait_until(
         client,
-        lambda s: s["generation"] and not s["building"] and s["behind"] == {"events": 0, "units": 0},
+        lambda s: s["builds"]["published"] >= queued["build"] and s["behind"] == {"events": 0, "units": 0},
         method="index.status",
     )
     return status

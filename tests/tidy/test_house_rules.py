@@ -29,6 +29,8 @@ PURE = (
     "actors/searcher/comparing.py",
     "actors/searcher/preferences.py",
     "actors/searcher/leases.py",
+    "actors/searcher/masking.py",
+    "actors/searcher/bm25.py",
     "actors/searcher/reply.py",
     "actors/searcher/lance_filters.py",
     "actors/generation_builder/chunk.py",
@@ -41,7 +43,13 @@ PURE = (
 )
 IMPURE = {"trio", "sqlite3", "lancedb", "pyarrow", "time", "random", "os", "subprocess", "socket", "threading"}
 SQLITE_PLACES = ("actors/sql/", "actors/core_writer/", "actors/transcript_appender/", "actors/cache_manager/")
-LANCE_PLACES = ("actors/generation_builder/", "actors/searcher/store.py")
+LANCE_PLACES = (
+    "actors/generation_builder/",
+    "actors/searcher/lance_queries.py",
+    "actors/searcher/lance_tables.py",
+    "actors/searcher/store.py",
+    "actors/term_counts.py",
+)
 
 
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:

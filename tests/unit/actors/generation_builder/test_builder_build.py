@@ -310,7 +310,7 @@ def test_steps_out_of_order_are_refused(builder: Builder) -> None:
 
 
 def test_a_number_is_never_used_twice(builder: Builder, complete: GenerationRef) -> None:
-    with pytest.raises(BuildFailed, match="generation 1 is sealed already"):
+    with pytest.raises(BuildFailed, match="gen-000001 is sealed already"):
         builder.begin(1)
     assert generations.verify(Path(complete.path))
 

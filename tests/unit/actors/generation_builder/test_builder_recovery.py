@@ -170,7 +170,7 @@ def test_a_file_too_many_is_detected(index: Path) -> None:
 
 def test_a_generation_under_another_number_is_suspect(index: Path) -> None:
     generation_path(index, 2).rename(generation_path(index, 7))
-    with pytest.raises(GenerationSuspect, match="its manifest is that of generation 2"):
+    with pytest.raises(GenerationSuspect, match="its manifest is that of gen-000002"):
         verify(generation_path(index, 7))
 
 
@@ -269,7 +269,7 @@ def test_those_to_be_kept_are_kept(index: Path) -> None:
 
 def test_a_probe_notices_that_the_index_was_deleted(index: Path) -> None:
     shelf.probe(index, 2)
-    with pytest.raises(GenerationSuspect, match="names generation 2, expected generation 1"):
+    with pytest.raises(GenerationSuspect, match="names gen-000002, expected gen-000001"):
         shelf.probe(index, 1)
     shutil.rmtree(generation_path(index, 2) / "units.lance")
     with pytest.raises(GenerationSuspect, match="files missing"):

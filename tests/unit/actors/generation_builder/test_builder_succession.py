@@ -9,7 +9,7 @@ from actors.generation_builder.succession import (
     ALL_TRIED,
     IDENTITY_CHANGED,
     NEW_VECTORS,
-    TRUTH_MOVED,
+    OUTGROWN,
     Succession,
 )
 from actors.messages import Covers, EmbeddingIdentity, GenerationRef
@@ -36,6 +36,7 @@ def ref(number: int, settings: EmbeddingSettings, have: int = 100, want: int = 1
 
 
 def succession(settings: EmbeddingSettings, **notice: object) -> Succession:
+    notice.setdefault("base", notice.get("serving"))
     board = Board(msgspec.structs.replace(BuilderNotice(identity=resolve_identity(settings)), **notice))
     return Succession(board, GenerationBuilderSettings(), settings)
 
@@ -48,8 +49,8 @@ def test_without_a_change_nothing_is_special() -> None:
     for serving in (None, ref(1, NEW)):
         asked = succession(NEW, serving=serving)
         assert asked.due() is None
-        assert asked.choose(TRUTH_MOVED) == (identity(NEW), None)
-        assert asked.may_publish(ref(2, NEW, have=0), TRUTH_MOVED)
+        assert asked.choose(OUTGROWN) == (identity(NEW), None)
+        assert asked.may_publish(ref(2, NEW, have=0), OUTGROWN)
 
 
 @pytest.mark.parametrize("old", [OLD, LOCAL], ids=["the same endpoint", "a model of this machine"])
@@ -63,8 +64,8 @@ def test_the_old_generation_serves_until_the_new_one_is_embedded(old: EmbeddingS
     successor = ref(2, NEW, have=0)
     asked = succession(NEW, serving=ref(1, old), successor=successor)
     assert asked.due() is None
-    assert asked.choose(TRUTH_MOVED) == (identity(old), None), "what is new is found by its words, without a pause"
-    assert asked.may_publish(ref(3, old, have=90), TRUTH_MOVED)
+    assert asked.choose(OUTGROWN) == (identity(old), None), "what is new is found by its words, without a pause"
+    assert asked.may_publish(ref(3, old, have=90), OUTGROWN)
     assert asked.choose(NEW_VECTORS) == (identity(NEW), successor)
     assert not asked.may_publish(ref(4, NEW, have=94), NEW_VECTORS)
     assert asked.may_publish(ref(4, NEW, have=95), NEW_VECTORS)
@@ -86,14 +87,14 @@ def test_where_nothing_is_gained_by_waiting_the_new_generation_serves_at_once(
 ) -> None:
     asked = succession(settings, serving=serving)
     assert asked.due() == IDENTITY_CHANGED
-    for reason in (IDENTITY_CHANGED, TRUTH_MOVED):
+    for reason in (IDENTITY_CHANGED, OUTGROWN):
         assert asked.choose(reason) == (identity(settings), None)
     assert asked.may_publish(ref(2, settings, have=0), IDENTITY_CHANGED)
 
 
 def test_a_build_for_the_successor_that_failed_is_made_up_for() -> None:
     asked = succession(NEW, serving=ref(1, OLD), successor=ref(2, NEW, have=0))
-    asked.failed(TRUTH_MOVED)
+    asked.failed(OUTGROWN)
     assert asked.due() is None
     asked.failed(ALL_TRIED)
     assert asked.due() == ALL_TRIED
@@ -109,7 +110,7 @@ def test_a_model_that_was_rolled_back_from_is_left_alone() -> None:
     assert declined is not None and asked.declined_by(ref(1, NEW)) is None
     after = succession(NEW, serving=ref(1, OLD), declined=declined)
     assert after.due() is None
-    assert after.choose(TRUTH_MOVED) == (identity(OLD), None)
+    assert after.choose(OUTGROWN) == (identity(OLD), None)
     third = msgspec.structs.replace(NEW, model="third")
     assert succession(third, serving=ref(1, OLD), declined=declined).due() == IDENTITY_CHANGED
 

@@ -15,6 +15,7 @@ from actors.mailbox import Mailbox, deadline_after
 from actors.messages import (
     Candidates,
     Covers,
+    Done,
     Filters,
     GenerationRef,
     GetIndexView,
@@ -23,6 +24,7 @@ from actors.messages import (
     SearchAnswer,
     SearchEvents,
     SearchUnits,
+    ServeGeneration,
 )
 from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.actor import AT_ONCE, Searcher, tray_of
@@ -74,7 +76,9 @@ class WorkerlessHouse(House):
 
 
 @asynccontextmanager
-async def living(serving: GenerationRef | None = None) -> AsyncIterator[WorkerlessHouse]:
+async def living(
+    serving: GenerationRef | None = None, *, board: Board[SearcherNotice] | None = None
+) -> AsyncIterator[WorkerlessHouse]:
     """Give a house with a searcher in it."""
     house = WorkerlessHouse()
     searcher = Searcher(
@@ -83,7 +87,7 @@ async def living(serving: GenerationRef | None = None) -> AsyncIterator[Workerle
         limits=SearcherSettings(),
         embedding=EmbeddingSettings(provider="none"),
         index=Board(BuilderNotice(serving=serving)),
-        board=Board(SearcherNotice()),
+        board=board or Board(SearcherNotice()),
         searching=Board(SearchActivity()),
         index_directory=Path("nowhere"),
     )
@@ -130,6 +134,19 @@ async def test_a_condemned_search_is_answered_by_the_words_of_the_whole_truth(au
         assert [each["code"] for each in other["degraded"]] == ["search_worker_unavailable"]
         assert asked.count(0) >= 4, "both were asked for everything, twice"
         nursery.cancel_scope.cancel("that is all")
+
+
+async def test_a_view_is_served_leased_and_named_as_one(autojump_clock: MockClock) -> None:
+    delta = msgspec.structs.replace(
+        SERVING, delta=7, delta_path="gen-000001-d0007", covers=Covers(event_seq=9, core_seq=4)
+    )
+    board = Board(SearcherNotice())
+    async with living(SERVING, board=board) as house:
+        deadline_ns = deadline_after(FAR_S)
+        await house.mailbox.ask(ServeGeneration(generation=delta), Done, deadline_ns=deadline_ns)
+        view = await house.mailbox.ask(GetIndexView(), IndexView, deadline_ns=deadline_ns)
+        assert view == IndexView(serving=delta.view, leased=[delta.view])
+        assert (board.notice.serving, board.notice.delta, board.notice.view) == (1, 7, delta.view)
 
 
 async def serve_truth(house: WorkerlessHouse, asked: list[int]) -> None:

@@ -17,7 +17,7 @@ from actors.searcher.pair import Pair
 from actors.worker import WorkerDied
 from tests.unit.actors.searcher.scripted_workers import RESULT, ScriptedWorker
 
-GENERATION = 7
+VIEW = 7
 SEATS = 2
 FAR_S = 1e6
 READ = ReadLines(path="n.md", from_line=1, lines=1, sources=[])
@@ -33,12 +33,12 @@ class House:
         self.quarantine = Quarantine(monotonic_s=lambda: 0.0, wall_us=lambda: 0)
         for slot, worker in zip(self.pair, (self.active, self.spare), strict=True):
             slot.employ(worker)
-            slot.loaded.add(GENERATION)
+            slot.loaded.add(VIEW)
 
     def inquiry(self, text: str = "q", *, seconds: float = FAR_S, client: int = 0) -> Inquiry:
         """Return a search."""
         query = Query(
-            generation=GENERATION,
+            view=VIEW,
             query=text,
             limit=10,
             corpora=("events",),
@@ -47,7 +47,7 @@ class House:
             tenant="default",
         )
         case = Case(self.quarantine, text.encode())
-        return Inquiry(query, deadline_ns=deadline_after(seconds), client=client, generation=GENERATION, case=case)
+        return Inquiry(query, deadline_ns=deadline_after(seconds), client=client, view=VIEW, case=case)
 
     async def search(self, text: str = "q", *, seconds: float = FAR_S, client: int = 0) -> QueryResult:
         """Make a search."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import trio
 from trio.testing import MockClock
 
@@ -95,7 +96,7 @@ class Life:
 
     def serving(self) -> int:
         """Return how many workers have the wanted generation open."""
-        return len(self.pair.serving(WANTED.generation))
+        return len(self.pair.serving(WANTED.view))
 
 
 @asynccontextmanager
@@ -222,5 +223,34 @@ async def test_a_worker_far_beyond_its_size_is_killed_and_rests_longer_each_time
 
 async def test_a_generation_is_closed_everywhere_before_its_files_may_go(autojump_clock: MockClock) -> None:
     async with living() as life:
-        assert await life.pool.drop(WANTED.generation)
+        assert await life.pool.drop(WANTED.view)
         assert [worker.told()[-1] for worker in life.started] == [DropGeneration, DropGeneration]
+
+
+async def test_a_delta_is_opened_before_the_view_that_shares_its_generation_is_closed(
+    autojump_clock: MockClock,
+) -> None:
+    async with living() as life:
+        before = WANTED
+        for number in (1, 2):
+            ref = msgspec.structs.replace(WANTED, delta=number, delta_path="d")
+            assert await life.pool.prepare(ref)
+            assert len(life.pair.serving(ref.view)) == 1, "the spare has it open before anybody asks for it"
+            slow = next(worker for worker in life.started if worker is not life.pair.serving(ref.view)[0].worker)
+            slow.answers_after_s = 10
+            life.pool.want(ref)
+            assert life.pair.active.serves(ref.view)
+            assert not await life.pool.drop(before.view)
+            assert [slot.worker for slot in life.pair.serving(before.view)] == [slow]
+            await trio.sleep(20)
+            assert len(life.pair.serving(ref.view)) == 2
+            assert await life.pool.drop(before.view)
+            assert life.pair.serving(before.view) == []
+            assert [call.message for call in slow.calls[-2:]] == [
+                LoadGeneration(generation=ref),
+                DropGeneration(view=before.view),
+            ]
+            slow.answers_after_s = life.house.warm_s
+            before = ref
+        life.pool.distrust(before.view)
+        assert life.pair.serving(before.view) == []

@@ -76,7 +76,7 @@ def search(store: GenerationStore, embedder: ToyEmbedder) -> Callable[..., Query
     def search(
         query: str = "cat", *, seconds: float = 60, limits: SearcherSettings = LIMITS, **members: object
     ) -> QueryResult:
-        message = msgspec.structs.replace(Query(generation=FULL, query=query), **members)
+        message = msgspec.structs.replace(Query(view=FULL, query=query), **members)
         deadline_ns = time.monotonic_ns() + int(seconds * 1e9)
         return Searching(message, store=store, vectors=vectors, settings=limits, deadline_ns=deadline_ns).run()
 
@@ -126,7 +126,7 @@ def test_a_query_longer_than_the_limit_is_refused(search: Search) -> None:
 
 def test_a_generation_that_is_not_open_is_said_to_be_so(search: Search) -> None:
     with pytest.raises(NoGeneration):
-        search(generation=99)
+        search(view=99)
 
 
 # ------------------------------------------------------------------ no words
@@ -139,7 +139,7 @@ def test_a_query_without_a_word_falls_to_vectors(search: Search, query: str, emb
     assert (result.mode, found(result), result.degraded) == ("vector", ([], ["dog", "cat"]), [])
     result = search(query, mode="keyword")
     assert (result.mode, found(result), codes(result)) == ("keyword", ([], []), ["no_terms"])
-    assert codes(search(query, generation=NO_EMBEDDER)) == ["no_vectors", "no_terms"]
+    assert codes(search(query, view=NO_EMBEDDER)) == ["no_vectors", "no_terms"]
 
 
 @pytest.mark.parametrize("query", ["???", "the of and", "...", "NEAR(", "cats OR dogs", "-word", '"unbalanced', "a:b"])
@@ -152,7 +152,7 @@ def test_stop_words_and_signs_are_no_error(search: Search, query: str) -> None:
 def test_no_query_is_an_error(store: GenerationStore, query: str) -> None:
     vectors = QueryVectors(lambda: None)
     result = Searching(
-        Query(generation=FULL, query=query),
+        Query(view=FULL, query=query),
         store=store,
         vectors=vectors,
         settings=LIMITS,
@@ -171,7 +171,7 @@ def test_no_query_is_an_error(store: GenerationStore, query: str) -> None:
 def test_without_vectors_keywords_answer(
     search: Search, embedder: ToyEmbedder, mode: str, generation: int, why: str
 ) -> None:
-    result = search(mode=mode, generation=generation)
+    result = search(mode=mode, view=generation)
     assert (result.mode, found(result), codes(result)) == ("keyword", (["plain", "cat"], []), ["no_vectors"])
     assert why in result.degraded[0][1] and embedder.asked == []
 
@@ -199,7 +199,7 @@ def test_vectors_of_another_space_are_never_compared(store: GenerationStore, sea
     vectors = QueryVectors(lambda: other)
     for _ in range(2):  # before and after the model's identity is known
         result = Searching(
-            Query(generation=FULL, query="cat"),
+            Query(view=FULL, query="cat"),
             store=store,
             vectors=vectors,
             settings=LIMITS,

@@ -87,18 +87,18 @@ def test_a_fresh_worker_reads_notes_while_everything_else_comes_up(tmp_path: Pat
 
 
 def test_a_question_is_answered_by_words_and_by_meaning(client: WorkerClient) -> None:
-    result = client.call(Query(generation=1, query="what is my hobby, is it art?"), QueryResult)
+    result = client.call(Query(view=1, query="what is my hobby, is it art?"), QueryResult)
     assert (result.mode, result.degraded) == ("hybrid", [])
     assert result.vector[0].id == "paint" and len(result.vector) == 3
-    result = client.call(Query(generation=1, query="user_id"), QueryResult)
+    result = client.call(Query(view=1, query="user_id"), QueryResult)
     assert [c.id for c in result.text] == ["code"] and result.text[0].snippet == TEXTS["code"]
-    result = client.call(Query(generation=1, query="豆腐"), QueryResult)
+    result = client.call(Query(view=1, query="豆腐"), QueryResult)
     assert [c.id for c in result.text] == ["cook"]
 
 
 def test_questions_at_the_same_time_are_each_answered(client: WorkerClient) -> None:
     words = {"POL-358": "code", "豆腐": "cook", "watercolour": "paint"}
-    calls = {client.begin(Query(generation=1, query=word, mode="keyword")): id for word, id in words.items()}
+    calls = {client.begin(Query(view=1, query=word, mode="keyword")): id for word, id in words.items()}
     for _ in words:
         reply = client.receive(Reply)
         assert isinstance(reply, Reply)
@@ -113,8 +113,8 @@ def test_a_damaged_generation_is_refused_and_the_open_one_goes_on(client: Worker
     with pytest.raises(GenerationSuspect):
         client.call(LoadGeneration(generation=damaged), Done)
     with pytest.raises(NoGeneration):
-        client.call(Query(generation=2, query="x"), QueryResult)
-    assert client.call(Query(generation=1, query="豆腐"), QueryResult).text
+        client.call(Query(view=2, query="x"), QueryResult)
+    assert client.call(Query(view=1, query="豆腐"), QueryResult).text
 
 
 def test_loading_a_generation_delays_no_query(client: WorkerClient, index: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_loading_a_generation_delays_no_query(client: WorkerClient, index: Path,
     entry = FileEntry(path="pipe", bytes=0, sha256="")
     write_manifest(Path(slow.path), msgspec.structs.replace(manifest, files=[entry, *manifest.files]))
     loading = client.begin(LoadGeneration(generation=slow))
-    assert client.call(Query(generation=1, query="豆腐"), QueryResult).text
+    assert client.call(Query(view=1, query="豆腐"), QueryResult).text
     pipe.write_bytes(b"")  # opened for writing: the reader gets its end of file
     with pytest.raises(GenerationSuspect, match="pipe"):
         client.finish(loading, Done)
@@ -135,10 +135,10 @@ def test_loading_a_generation_delays_no_query(client: WorkerClient, index: Path,
 def test_a_dropped_generation_is_closed(client: WorkerClient, index: Path) -> None:
     ref = make_generation(index, 4, {"events": [MadeRow(id="x", text="word")]}, identity=None)
     client.call(LoadGeneration(generation=ref), Done)
-    query = Query(generation=4, query="word", mode="keyword")
+    query = Query(view=4, query="word", mode="keyword")
     assert client.call(query, QueryResult).text
-    client.call(DropGeneration(generation=4), Done)
-    client.call(DropGeneration(generation=4), Done)
+    client.call(DropGeneration(view=4), Done)
+    client.call(DropGeneration(view=4), Done)
     with pytest.raises(NoGeneration, match="generation 4 is not open"):
         client.call(query, QueryResult)
 
@@ -190,6 +190,6 @@ def ask_a_worker_with(embedding: EmbeddingSettings, ref: GenerationRef) -> Query
     call = CallContext(1, time.monotonic_ns() + 60 * 10**9, cast(_Child, NoParent()))
     room.handle(WarmUp(), call)
     room.handle(LoadGeneration(generation=ref), call)
-    result = room.handle(Query(generation=ref.generation, query="豆腐"), call)
+    result = room.handle(Query(view=ref.view, query="豆腐"), call)
     assert isinstance(result, QueryResult)
     return result
