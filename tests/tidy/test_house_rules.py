@@ -33,6 +33,7 @@ PURE = (
     "actors/searcher/bm25.py",
     "actors/searcher/reply.py",
     "actors/searcher/lance_filters.py",
+    "actors/generation_builder/changes.py",
     "actors/generation_builder/chunk.py",
     "supervisor/disk_level.py",
     "supervisor/lifecycle.py",
