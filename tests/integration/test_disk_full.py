@@ -158,6 +158,8 @@ async def test_a_daemon_killed_on_a_full_disk_comes_up_there_and_serves_what_it_
         for _ in range(20):
             await writer.append(client)
         await wait_until(client, lambda status: status["disk"]["ballast_bytes"] > 0)
+        await searches(client)  # brings the words up to date: without room for them they would not be found
+        await wait_until(client, lambda status: not any(status["index"]["behind"].values()))
         filler.take_all()
         daemon.kill()
         again = Daemon(small_disk, config)
