@@ -601,10 +601,14 @@ class GenerationBuilder:
         plan = self._plan(self._latest, self._work, self._delta_step, identity=base.identity)
         try:
             return await build_delta(plan, base=base, delta=self._delta_number, changes_max=self.limits.delta_rows_max)
-        except BaseException:
-            with trio.CancelScope(shield=True), contextlib.suppress(BulkheadError):
-                await self._work(AbandonBuild(), Done, seconds=SHORT_S)
+        except (BulkheadError, TooMuchForDelta):
+            await self._abandon()
             raise
+
+    async def _abandon(self) -> None:
+        """Drop what is left of a delta; one that is cancelled with the actor goes with its worker."""
+        with contextlib.suppress(BulkheadError):
+            await self._work(AbandonBuild(), Done, seconds=SHORT_S)
 
     async def _delta_step(self, stage: str, generation: int, done: int, total: int) -> None:
         """Note where the delta is; under chaos it may be held here."""
@@ -665,6 +669,7 @@ class GenerationBuilder:
         self.house.log.warning("build ended", extra={"reason": "the disk is low"})
         attempts = max(0, self.board.notice.attempts - 1)  # its input is not to blame
         self._post(building=None, attempts=attempts, last_error="build ended: the disk is low")
+        await self._abandon()
         with contextlib.suppress(BulkheadError):  # what is left is deleted in time
             await self._retire(self._wanted())
         self._retired = None  # it may have been sealed already
