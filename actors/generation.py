@@ -116,11 +116,25 @@ class SourceNotes(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[NoteState]
 
 
+class VectorIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """The vector index of a table, and how it must be asked for the recall that the self-test saw.
+
+    `probes` of its `partitions` are looked into by a search over all rows; `refine` times the rows that are wanted are
+    compared again with their full vectors.
+    """
+
+    kind: str
+    partitions: int
+    probes: int
+    refine: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A generation's description of itself, or a delta's: `rows` and `vectors_*` are those of its own tables.
 
     `skipped` are files that the scan left out or whose content was not text; `held` are roots, folders and files
-    that could not be read, so their rows were taken over from the generation before.
+    that could not be read, so their rows were taken over from the generation before. A table that is not in
+    `vector_indexes` is searched exactly.
     """
 
     format: int
@@ -139,6 +153,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceState]
     files: list[FileEntry]
     masked: Masked = Masked()
+    vector_indexes: dict[str, VectorIndex] = {}
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -358,6 +373,7 @@ def reference(folder: Path, manifest: Manifest) -> GenerationRef:
         identity=manifest.identity,
         built_at=manifest.built_at,
         bytes=sum(entry.bytes for entry in manifest.files),
+        vector_index={table: index.kind for table, index in manifest.vector_indexes.items()},
     )
 
 
@@ -377,6 +393,7 @@ def with_delta(base: GenerationRef, folder: Path, delta: Manifest) -> Generation
         built_at=delta.built_at,
         bytes=base.bytes + sum(entry.bytes for entry in delta.files),
         delta_rows=sum(delta.rows.values()),
+        vector_index=base.vector_index,
     )
 
 

@@ -683,6 +683,7 @@ class GenerationRef(Struct, frozen=True, kw_only=True):
     built_at: int
     bytes: int = 0  # of all its files
     delta_rows: int = 0  # how many rows the delta holds
+    vector_index: dict[str, str] = {}  # the kind by table; one that is not there is searched exactly
 
     @property
     def view(self) -> int:

@@ -77,6 +77,7 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     embed_quiet_ms: int = 500
     embed_yield_ms_max: int = 2000
     model_change_coverage_percent: int = 95
+    exact_values_max: int = 5_000_000
     step_deadline_ms: int = 600_000
     rss_bytes_max: int = 2048 * MIB
     builds_per_worker_max: int = 1000

@@ -119,6 +119,7 @@ class Health:
                 "have": serving.vectors_have if serving else 0,
                 "want": serving.vectors_want if serving else 0,
             },
+            "vector_index": serving.vector_index if serving else {},
             "identity": serving.identity if serving else None,
             "built_at": serving.built_at if serving else None,
             "previous": [ref.generation for ref in notice.previous],

@@ -6,7 +6,8 @@ of it may be deleted at any time: it is derived from the events, the units and t
 Promises
     * A generation is complete, tested, durable and immutable before anybody sees it: built in `gen-N.tmp`, tested,
       fsynced, described by a manifest with a hash of every file, renamed, and only then named by CURRENT.
-    * The same truth gives the same rows in the same order, hence the same answers.
+    * The same truth gives the same rows in the same order, hence the same answers: by words at every size, by meaning
+      up to the size of a vector index (its training cannot be seeded; above, its recall is tested).
     * A build that fails, is killed or runs out of disk leaves what served before as it was, and no file behind.
     * Nothing that cannot be read is taken for deleted: its rows are taken over from the generation before.
     * What is left out is told, with the reason.
@@ -23,13 +24,14 @@ goes with each full generation, at the lowest priority:
     worker.py        child entry; lanes; errors end the build
     draft.py         the build under way: stage, write, index, test, seal     draft_table.py   one table of it
     staging.py       rows on their way into a table (Arrow IPC)       vectors.py   vectors by hash
-    store.py         the only code here that touches LanceDB          faults.py    its errors
+    store.py         tables: the code here that touches LanceDB       faults.py    its errors
+    vector_index.py  the vector index of a table: build, test, drop
     shelf.py         sealed generations: recover, flip, retire        index_lock.py
     documents.py     notes of a scan into rows; what is held          scan_report.py
     delta.py         what makes a delta of a draft: what is handed on, read anew, masked
     earlier.py       what an earlier view has that can be used again
 and, pure:
-    changes.py (which notes differ)  chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py
+    changes.py (which notes differ)  chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py  index_policy.py
     (scan.py reads folders, not files)
 
 The embedding worker (another process; neither LanceDB nor Arrow in it): embedder.py.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from actors import generation as generations
 from actors.child import CallContext
 from actors.errors import BuildFailed, GenerationSuspect
-from actors.generation import FORMAT, Manifest, Masked, build_path, scratch_path, sealed_path
+from actors.generation import FORMAT, Manifest, Masked, build_path, sealed_path
 from actors.generation_builder import earlier, store
 from actors.generation_builder.changes import notes_of
 from actors.generation_builder.chunk import ChunkLimits
@@ -54,19 +54,27 @@ class Draft:
         begin: BeginBuild | BeginDelta,
         scan: Scan,
         limits: ChunkLimits,
+        exact_values_max: int,
+        *,
+        scratch: Path,
         known: Manifest | None = None,
     ) -> None:
-        """Make the folder. `known` is the manifest of the view before: what it says of notes that are no text."""
+        """Make the folder.
+
+        `scratch` is where LanceDB of this process puts what does not fit into memory, `known` the manifest of the view
+        before: what it says of notes that are no text.
+        """
         self._begin = begin
         self._delta = Delta(begin, scan) if isinstance(begin, BeginDelta) else None
         self.number, self._delta_number, self._identity = _named(begin)
         self.name = generations.folder_name(self.number, self._delta_number)
         self.folder = build_path(index, self.number, self._delta_number)
         self._index = index
-        self._scratch = scratch_path(index, delta=self._delta is not None)
+        self._scratch = scratch
         self._scan = scan
         self._known = known
         self._limits = limits
+        self._exact_values_max = exact_values_max
         self._documents = DocumentReader(scan, limits, None if self._delta is None else self._delta.to_read)
         self._staging = self.folder / STAGING
         self._book: VectorBook | None = None
@@ -86,7 +94,10 @@ class Draft:
         if self._identity is not None:
             path = self._staging / "vectors.f32"
             self._book = VectorBook(path, self._identity.dimensions, normalised=self._identity.normalised)
-        self._tables = {corpus: DraftTable(self.folder, self._staging, corpus, self._book) for corpus in CORPORA}
+        self._tables = {
+            corpus: DraftTable(self.folder, self._staging, corpus, self._book, self._exact_values_max)
+            for corpus in CORPORA
+        }
 
     def _make_folders(self) -> None:
         if sealed_path(self._index, self.number, self._delta_number).exists():
@@ -228,7 +239,7 @@ class Draft:
         self._tables[corpus].index()
 
     def test(self, call: CallContext) -> None:
-        """Test every table against what was staged; BuildFailed says what differs."""
+        """Test every table against what was staged; BuildFailed says what differs. A poor vector index is dropped."""
         normalised = self._identity is not None and self._identity.normalised
         for table in self._tables.values():
             table.test(normalised=normalised, check=call.check)
@@ -298,6 +309,7 @@ class Draft:
             vectors_want=sum(table.want for table in self._tables.values()),
             lancedb_version=version("lancedb"),
             table_versions={corpus: table.version or 0 for corpus, table in self._tables.items()},
+            vector_indexes={name: table.vector_index for name, table in self._tables.items() if table.vector_index},
             built_at=built_at,
             skipped=[*self._scan.skipped.list(), *self._documents.skipped.list(), *self._skipped_before()],
             held=self._documents.held.list(),

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from actors import generation as generations
 from actors.child import CallContext
 from actors.errors import BuildFailed
+from actors.generation import VectorIndex
 from actors.generation_builder import store
 from actors.generation_builder.documents import Place
 from actors.generation_builder.faults import storage_errors
+from actors.generation_builder.index_policy import index_policy
 from actors.generation_builder.pending import Missing
 from actors.generation_builder.probes import Probes
 from actors.generation_builder.rows import TableRow, is_embeddable
@@ -28,16 +30,20 @@ if TYPE_CHECKING:
 class DraftTable:
     """The table of one corpus, from its first row to its test. `book` is None without an embedder."""
 
-    def __init__(self, folder: Path, staging: Path, corpus: Corpus, book: VectorBook | None) -> None:
+    def __init__(
+        self, folder: Path, staging: Path, corpus: Corpus, book: VectorBook | None, exact_values_max: int
+    ) -> None:
         self.corpus = corpus
         self.last_seq = 0  # of the last row that was staged: a page that comes twice is passed over
         self.version: int | None = None  # of the Lance table, once it is written
+        self.vector_index: VectorIndex | None = None  # once it is indexed, when it got one
         self.want = 0  # rows that can have a vector
         self.have = 0  # rows that have one
         self.missing: list[Missing] = []
         self._folder = folder
         self._staging = staging
         self._book = book
+        self._exact_values_max = exact_values_max
         self._probes = Probes()
         self._ids: set[int] = set()
         self._asked: list[bytes] = []
@@ -151,11 +157,11 @@ class DraftTable:
     def index(self) -> None:
         """Build the indexes that a table of this size gets."""
         self._require_written()
-        self.version = store.index_table(self._folder, self.corpus, store.index_policy(self.rows, self.dimensions))
-        self._sync()
+        plan = index_policy(self.rows, self.have, self.dimensions, exact_values_max=self._exact_values_max)
+        self._take(store.index_table(self._folder, self.corpus, plan))
 
     def test(self, *, normalised: bool, check: Callable[[], None]) -> None:
-        """Test the table against what was staged; BuildFailed says what differs."""
+        """Test the table against what was staged; BuildFailed says what differs. May drop the vector index."""
         self._require_written()
         facts = store.TableFacts(
             rows=self.rows,
@@ -163,8 +169,16 @@ class DraftTable:
             dimensions=self.dimensions,
             normalised=normalised,
             probes=self._probes.list(),
+            vector_index=self.vector_index,
         )
-        store.check_table(self._folder, self.corpus, facts, check)
+        self._take(store.check_table(self._folder, self.corpus, facts, check))
+
+    def _take(self, indexed: store.Indexed) -> None:
+        """Note what became of the table, and make it durable when something did."""
+        changed = indexed.version != self.version
+        self.version, self.vector_index = indexed
+        if changed:
+            self._sync()
 
     def texts(self, missing: Sequence[Missing]) -> "Callable[[Missing], generations.PendingText]":
         """Return a function that looks up the hash, the embedded text and the name of a missing row."""

@@ -1,4 +1,4 @@
-"""LanceDB, as far as building needs it: the only code of this room that touches it. No state of its own.
+"""LanceDB, as far as building needs it: with vector_index.py the only code of this room that touches it. No state.
 
 LanceDB is imported in the first function that needs it (two to three seconds, most of it a generated client that
 nobody here uses and that cannot be left out cleanly), so recovery and scanning answer at once after a start.
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.errors import BuildFailed, BulkheadError, GenerationSuspect
-from actors.generation import Manifest, Masked
+from actors.generation import Manifest, Masked, VectorIndex
+from actors.generation_builder import vector_index
 from actors.generation_builder.faults import brief, storage_errors
+from actors.generation_builder.index_policy import IndexPlan
 from actors.generation_builder.probes import Probe
 from actors.generation_builder.vectors import HASH_BYTES, sound
 from actors.messages import CORPORA, Corpus
@@ -37,13 +39,6 @@ PRESENT = " AND vector IS NOT NULL"
 TERMS_INDEX = "terms_idx"
 
 
-class IndexPlan(NamedTuple):
-    """Which indexes a table gets."""
-
-    keyword: bool
-    vector: bool
-
-
 class TableFacts(NamedTuple):
     """What a finished table must be like."""
 
@@ -52,15 +47,14 @@ class TableFacts(NamedTuple):
     dimensions: int | None
     normalised: bool
     probes: Sequence[Probe]
+    vector_index: VectorIndex | None = None
 
 
-def index_policy(rows: int, dimensions: int | None) -> IndexPlan:
-    """Decide which indexes a table of this size gets.
+class Indexed(NamedTuple):
+    """A table with its indexes: its version, and the vector index that it got."""
 
-    Vectors are compared one by one at every size for now: exact, and 131 ms for 17,395 × 1,536 on two cores.
-    """
-    assert rows >= 0 and (dimensions is None or dimensions > 0)
-    return IndexPlan(keyword=rows > 0, vector=False)
+    version: int
+    vector_index: VectorIndex | None
 
 
 def write_table(folder: Path, corpus: Corpus, schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> int:
@@ -81,8 +75,8 @@ def write_table(folder: Path, corpus: Corpus, schema: "pa.Schema", batches: "Ite
         raise
 
 
-def index_table(folder: Path, corpus: Corpus, plan: IndexPlan) -> int:
-    """Build the indexes of a table and return its version."""
+def index_table(folder: Path, corpus: Corpus, plan: IndexPlan) -> Indexed:
+    """Build the indexes of a table."""
     table = open_table(folder, corpus)
     if plan.keyword:
         from lancedb.index import FTS
@@ -91,12 +85,19 @@ def index_table(folder: Path, corpus: Corpus, plan: IndexPlan) -> int:
         config = FTS(**LANCE_TOKENIZE, with_position=False, num_workers=1, memory_limit=INDEXING_MEMORY_MIB)
         with storage_errors(f"keyword index of table {corpus}"):
             table.create_index("terms", config=config, name=TERMS_INDEX)
-    return int(table.version)
+    vector = plan.vector
+    if vector is not None and not vector_index.build(table, folder / f"{corpus}.lance", vector):
+        vector = None
+    return Indexed(int(table.version), vector)
 
 
-def check_table(folder: Path, corpus: Corpus, facts: TableFacts, check: Callable[[], None]) -> None:
-    """Test a finished table; BuildFailed says what was expected and what was found."""
+def check_table(folder: Path, corpus: Corpus, facts: TableFacts, check: Callable[[], None]) -> Indexed:
+    """Test a finished table; BuildFailed says what was expected and what was found.
+
+    A vector index that is not good enough is no reason to fail: it is dropped. Returns the table as it is then.
+    """
     table = open_table(folder, corpus)
+    sample: vector_index.Sample | None = None
     with storage_errors(f"self-test of table {corpus}"):
         _expect(corpus, "rows", facts.rows, table.count_rows())
         if facts.rows:
@@ -106,7 +107,13 @@ def check_table(folder: Path, corpus: Corpus, facts: TableFacts, check: Callable
         for probe in facts.probes:
             check()
             _expect(corpus, f"rows {probe.id!r} found by their term {probe.term!r}", 1, _found_by(table, probe))
-        _check_rows(table, corpus, facts, check)
+        if facts.vector_index is not None and facts.dimensions is not None:
+            sample = vector_index.Sample.of(table, facts.rows, facts.dimensions)
+        _check_rows(table, corpus, facts, check, sample)
+        kept = None
+        if facts.vector_index is not None and sample is not None:
+            kept = vector_index.keep_or_drop(table, folder / f"{corpus}.lance", facts.vector_index, sample, check)
+        return Indexed(int(table.version), kept)
 
 
 def open_table(folder: Path, corpus: Corpus) -> "Table":
@@ -239,8 +246,14 @@ def _found_by(table: "Table", probe: Probe) -> int:
     return int(query.select(["id", "_score"]).limit(2).to_arrow().num_rows)
 
 
-def _check_rows(table: "Table", corpus: Corpus, facts: TableFacts, check: Callable[[], None]) -> None:
-    """Go through all rows: ids are unique, hashes whole, vectors finite and of the right length."""
+def _check_rows(
+    table: "Table",
+    corpus: Corpus,
+    facts: TableFacts,
+    check: Callable[[], None],
+    sample: vector_index.Sample | None,
+) -> None:
+    """Go through all rows: ids unique, hashes whole, vectors finite and of the right length. Show the sample all."""
     columns = ["id", "part", "hash"] if facts.dimensions is None else ["id", "part", "hash", "vector"]
     places: set[int] = set()
     vectors = unsound = broken = 0
@@ -254,6 +267,8 @@ def _check_rows(table: "Table", corpus: Corpus, facts: TableFacts, check: Callab
             matrix = present.flatten().to_numpy(zero_copy_only=False).reshape(len(present), facts.dimensions)
             vectors += len(present)
             unsound += len(present) - int(sound(matrix, normalised=facts.normalised).sum())
+            if sample is not None:
+                sample.offer(matrix)
     _expect(corpus, "different ids", facts.rows, len(places))
     _expect(corpus, f"hashes that are not {HASH_BYTES} bytes", 0, broken)
     _expect(corpus, "vectors", facts.vectors, vectors)

@@ -94,6 +94,7 @@ class GenerationBuilderRoom:
         self._scanned: Scan | None = None  # the last one, for a delta of the same digest
         self._retries = FileRetries()
         self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
+        self._exact_values_max = limits.exact_values_max
         self._scan_limits = ScanLimits(
             limits.suffixes,
             limits.file_bytes_max,
@@ -102,7 +103,8 @@ class GenerationBuilderRoom:
             limits.chunk_tokens_max,
         )
         # Before LanceDB is imported and starts threads: the environment must not change under them.
-        os.environ["TMPDIR"] = str(generations.scratch_path(self._index, delta=not self._rebuilding))
+        self._scratch = generations.scratch_path(self._index, delta=not self._rebuilding)
+        os.environ["TMPDIR"] = str(self._scratch)
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
         """Take the lock of the index folder; the other lane needs nothing."""
@@ -187,7 +189,7 @@ class GenerationBuilderRoom:
         self._hold_lock()
         manifest = None if message.previous is None else _manifest_of(message.previous)
         scan = self._scan(message.sources, manifest, call)
-        self._draft = Draft(self._index, message, scan, self._chunks)
+        self._draft = Draft(self._index, message, scan, self._chunks, self._exact_values_max, scratch=self._scratch)
         with self._ends_build(self._draft):
             self._draft.borrow_vectors(call)
         return Done()
@@ -199,7 +201,9 @@ class GenerationBuilderRoom:
         scan = self._scanned
         if scan is None or scan.digest != message.covers.sources_digest:
             scan = self._scanned = self._scan(message.sources, manifest, call)
-        self._draft = Draft(self._index, message, scan, self._chunks, manifest)
+        self._draft = Draft(
+            self._index, message, scan, self._chunks, self._exact_values_max, scratch=self._scratch, known=manifest
+        )
         with self._ends_build(self._draft):
             self._draft.borrow_vectors(call)
             return self._draft.hand_over(call)
@@ -255,7 +259,7 @@ class GenerationBuilderRoom:
 
     def _spared(self, building: int | None) -> list[Path]:
         """Return the folders that a recovery must leave alone: those of the builds under way here and over there."""
-        spared = [] if self._draft is None else [self._draft.folder, generations.scratch_path(self._index, delta=True)]
+        spared = [] if self._draft is None else [self._draft.folder, self._scratch]
         if building is not None:
             spared += [generations.build_path(self._index, building), generations.scratch_path(self._index)]
         return spared

@@ -21,6 +21,7 @@ the truth for keyword hits newer than that view; `ranking.py` makes one order of
     lance_tables.py  lance_queries.py the tables of one folder, opened and checked; one query of one table. LanceDB is
                                       touched in these three only
     lance_filters.py masking.py       pure: Filters to conditions; which rows of a generation a delta hides
+    vector_index.py                   pure: how thoroughly the index of a table is asked
     bm25.py                           pure: the keyword score, with the frequencies of two tables
     documents.py                      lines of a note under a registered root
 
@@ -60,8 +61,9 @@ Decisions and what they rest on:
   hits and scores of a fresh generation of the same rows, which is tested. It costs 1 ms for 200 hits, and 1 to 2 ms
   for reading their terms.
 * Masked rows are left out of what LanceDB found; see `lance_queries.py` for what the alternative costs.
-* Vectors are searched exactly at every size, as the builder makes no index of them (20,000 × 384: 40 ms; by keyword
-  10 ms).
+* Vectors are searched exactly while a table is small, else by its index, refined with the full vectors, so the scores
+  are exact in any case. The narrower the filters, the more of the index is looked into: they lose nothing either
+  (`vector_index.py`; numbers in docs/MEASUREMENTS.md).
 * Order within a list: score, then newest, id, piece. Where the limit cuts through rows of equal score, LanceDB
   chooses which of them are in the list: always the same for the same generation, the earliest written.
 * A value of a filter is never printed into a condition: see `lance_queries._where` for the hole in LanceDB's own

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from actors.errors import Interrupted
 from actors.searcher.lance_filters import Condition, prefix_end
 from actors.searcher.masking import Hidden
+from actors.searcher.vector_index import Asked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,9 +88,21 @@ def by_terms(table: "AsyncTable", terms: Sequence[str]) -> "AsyncStandardQuery":
     return table.query().nearest_to_text(MatchQuery(" ".join(terms), "terms"))
 
 
-def by_vector(table: "AsyncTable", vector: Sequence[float]) -> "AsyncStandardQuery":
-    """Begin a vector query, exact. Rows without a vector have no distance and are never returned."""
-    return table.query().nearest_to(vector).column("vector").distance_type("cosine").bypass_vector_index()
+def by_vector(table: "AsyncTable", vector: Sequence[float], asked: Asked | None = None) -> "AsyncStandardQuery":
+    """Begin a vector query: exact, or by the index. Rows without a vector have no distance and are never returned."""
+    query = table.query().nearest_to(vector).column("vector").distance_type("cosine")
+    if asked is None:
+        return query.bypass_vector_index()
+    return query.nprobes(asked.probes).refine_factor(asked.refine)
+
+
+async def count_rows(table: "AsyncTable", needed: list[Condition], deadline_ns: int) -> int:
+    """Return how many rows fulfil the conditions; raises TimeoutError at the deadline."""
+    import asyncio
+
+    expression, lists = _where(needed)
+    sql = " AND ".join(f"({text})" for text in (expression.to_sql(), *lists))
+    return await asyncio.wait_for(table.count_rows(sql), (deadline_ns - time.monotonic_ns()) / 1e9)
 
 
 def _where(needed: Iterable[Condition]) -> "tuple[Expr, list[str]]":

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from actors.errors import GenerationSuspect
 from actors.generation import Manifest
 from actors.messages import CORPORA, Corpus, EmbeddingIdentity, view_name, view_number
+from actors.searcher.lance_filters import Condition
 from actors.searcher.lance_queries import CARRIED, by_terms, by_vector
+from actors.searcher.vector_index import Asked
 from actors.term_counts import TermCounts, counts_path, masked_counts_path
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ class OpenFolder:
         self.masked_rows: Mapping[str, int] = manifest.masked.rows
         self.counts = _read_counts(self.name, {corpus: counts_path(path, corpus) for corpus in CORPORA})
         self.masked_counts = _read_counts(self.name, {corpus: masked_counts_path(path, corpus) for corpus in CORPORA})
+        self.rows = manifest.rows
+        self.vector_indexes = {
+            corpus: manifest.vector_indexes[corpus] for corpus in CORPORA if corpus in manifest.vector_indexes
+        }
+        self.matching: dict[tuple[Corpus, tuple[Condition, ...]], int] = {}  # rows that fulfil what was asked before
         self.tables: dict[Corpus, AsyncTable] = {}
 
 
@@ -91,16 +98,23 @@ async def _check_table(table: "AsyncTable", name: str, corpus: Corpus, manifest:
 
 
 async def _check_index(table: "AsyncTable", name: str, corpus: Corpus, manifest: Manifest) -> None:
-    """Make sure that the keyword index covers every row.
+    """Make sure that the keyword index covers every row, and the vector index as well if one was sealed.
 
     Listing indexes loads them, so it is done here, once, and not on the way of a query.
     """
     indexes = {tuple(index.columns): index.name for index in await table.list_indices()}
-    index = indexes.get(("terms",))
-    stats = await table.index_stats(index) if index is not None else None
-    if stats is None or stats.num_unindexed_rows != 0:
-        uncovered = manifest.rows[corpus] if stats is None else stats.num_unindexed_rows
-        raise GenerationSuspect(f"generation {name}: table {corpus} has {uncovered} rows outside its keyword index")
+    sealed = manifest.vector_indexes.get(corpus)
+    for column, what, kind in (("terms", "keyword", "FTS"), *([("vector", "vector", sealed.kind)] if sealed else [])):
+        index = indexes.get((column,))
+        stats = await table.index_stats(index) if index is not None else None
+        if stats is None or stats.num_unindexed_rows != 0:
+            uncovered = manifest.rows[corpus] if stats is None else stats.num_unindexed_rows
+            raise GenerationSuspect(f"generation {name}: table {corpus} has {uncovered} rows outside its {what} index")
+        if stats.index_type != kind:
+            raise GenerationSuspect(
+                f"generation {name}: the {what} index of table {corpus} is of kind {stats.index_type}, sealed was "
+                f"{kind}"
+            )
 
 
 async def _probe(table: "AsyncTable", name: str, corpus: Corpus, manifest: Manifest) -> None:
@@ -111,5 +125,7 @@ async def _probe(table: "AsyncTable", name: str, corpus: Corpus, manifest: Manif
         raise GenerationSuspect(f"generation {name}: table {corpus} does not find a term of its own first row")
     if manifest.identity is not None:
         count = manifest.identity.dimensions
-        probe = by_vector(table, [1 / math.sqrt(count)] * count)
+        index = manifest.vector_indexes.get(corpus)
+        everything = None if index is None else Asked(probes=index.partitions, refine=index.refine)
+        probe = by_vector(table, [1 / math.sqrt(count)] * count, everything)
         await probe.select(["id", "_distance"]).limit(1).to_arrow()

@@ -39,9 +39,10 @@ from actors.messages import (
 )
 from actors.searcher.bm25 import Frequencies, scores, total
 from actors.searcher.lance_filters import Condition, conditions
-from actors.searcher.lance_queries import CARRIED, Wanted, by_terms, by_vector, find
+from actors.searcher.lance_queries import CARRIED, Wanted, by_terms, by_vector, count_rows, find
 from actors.searcher.lance_tables import OpenFolder, open_tables
 from actors.searcher.masking import Hidden, Masking
+from actors.searcher.vector_index import Asked, asks_for_everything, how_to_ask
 from actors.term_counts import TermCounts, occurrences
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ Result = TypeVar("Result")
 Row = dict[str, object]
 Start = Callable[[OpenFolder, Corpus], "AsyncStandardQuery"]
 
+COUNTS_MAX = 1024  # of what filters leave, kept for each open folder
 LIMIT_MAX = 1000  # LanceDB takes any number, and 0 is an error
 DELTA_CACHE_SHARE = 8  # a delta's caches get this part of those of a generation
 ERROR_CHARS_MAX = 300
@@ -184,8 +186,11 @@ class GenerationStore:
     def nearest(
         self, opened: OpenView, vector: "Sequence[float]", question: Question, snippet: Callable[[str], str]
     ) -> list[Candidate]:
-        """Return the rows whose vector has the smallest angle to `vector`, best first; rows without one never."""
-        search = _search(opened, question, "_distance", lambda folder, corpus: by_vector(folder.tables[corpus], vector))
+        """Return the rows whose vector has the smallest angle to `vector`, best first; rows without one never.
+
+        The scores are exact, the list is unless a table has a vector index.
+        """
+        search = _search_vectors(opened, vector, question)
         found = self._run(search, opened.view, "vector search", question.deadline_ns)
         scored = [Scored(corpus, rows, 1.0 - _numbers(rows, "_distance")) for corpus, rows in found]
         return _best(scored, "vector_score", question.limit, snippet)
@@ -226,6 +231,37 @@ async def _search(opened: OpenView, question: Question, score: str, start: Start
     asked = [*_asked(opened, question, score)]
     tables = await asyncio.gather(*(_find(folder, corpus, start, wanted) for folder, corpus, wanted in asked))
     return [(corpus, rows) for (_, corpus, _), rows in zip(asked, tables, strict=True)]
+
+
+async def _search_vectors(
+    opened: OpenView, vector: Sequence[float], question: Question
+) -> "list[tuple[Corpus, pa.Table]]":
+    """Decide for every table that has an index how thoroughly to ask it, then search them all at the same time."""
+    asked: dict[tuple[OpenFolder, Corpus], Asked] = {}
+    for folder in opened.folders:
+        for corpus, index in folder.vector_indexes.items():
+            needed = conditions(question.filters, question.tenant, corpus)
+            if corpus in question.corpora and needed is not None:
+                rows = folder.rows[corpus]
+                matching = rows if asks_for_everything(index) else await _matching(folder, corpus, needed, question)
+                asked[folder, corpus] = how_to_ask(index, rows=rows, matching=matching)
+    return await _search(
+        opened,
+        question,
+        "_distance",
+        lambda folder, corpus: by_vector(folder.tables[corpus], vector, asked.get((folder, corpus))),
+    )
+
+
+async def _matching(folder: OpenFolder, corpus: Corpus, needed: list[Condition], question: Question) -> int:
+    """Return how many rows fulfil the conditions. A folder never changes, so each is counted once."""
+    key = (corpus, tuple(needed))
+    if key not in folder.matching:
+        count = await count_rows(folder.tables[corpus], needed, question.deadline_ns)
+        if len(folder.matching) >= COUNTS_MAX:
+            folder.matching.clear()
+        folder.matching[key] = count
+    return folder.matching[key]
 
 
 def _asked(opened: OpenView, question: Question, score: str) -> Iterator[tuple[OpenFolder, Corpus, Wanted]]:

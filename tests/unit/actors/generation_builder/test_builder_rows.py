@@ -23,7 +23,6 @@ from actors.generation_builder.rows import (
     unit_rows,
 )
 from actors.generation_builder.staging import PIECE_BYTES, PIECE_ROWS, Stage, in_pieces
-from actors.generation_builder.store import index_policy
 from actors.generation_builder.vectors import VectorBook, matrix, sound
 from actors.messages import Corpus
 from actors.text import analyse, date_terms
@@ -176,13 +175,7 @@ def test_soundness_is_finite_and_of_the_promised_length() -> None:
         matrix(b"123", 2, 2)
 
 
-# ---------------------------------------------------------------- decisions and errors
-
-
-def test_an_empty_table_gets_no_index() -> None:
-    assert index_policy(0, 384) == (False, False)
-    assert index_policy(1, None) == (True, False)
-    assert index_policy(1_000_000, 1536) == (True, False)
+# ---------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

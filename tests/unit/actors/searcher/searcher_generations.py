@@ -9,12 +9,13 @@ from typing import Any
 import lancedb
 import msgspec
 import pyarrow as pa
-from lancedb.index import FTS
+from lancedb.index import FTS, IvfSq
 
 from actors.generation import (
     FORMAT,
     STRING_COLUMNS,
     Manifest,
+    VectorIndex,
     build_path,
     fsync_tree,
     generation_path,
@@ -59,6 +60,7 @@ def make_generation(
     *,
     identity: EmbeddingIdentity | None = IDENTITY,
     fts: bool = True,
+    vector_indexes: dict[str, VectorIndex] | None = None,
 ) -> GenerationRef:
     """Build and seal a generation with these rows; corpora that are not named are empty tables."""
     folder = build_path(index, number)
@@ -78,6 +80,9 @@ def make_generation(
                 "terms",
                 config=FTS(**LANCE_TOKENIZE, with_position=False),
             )
+        if vector_indexes is not None and corpus in vector_indexes:
+            partitions = vector_indexes[corpus].partitions
+            table.create_index("vector", config=IvfSq(distance_type="cosine", num_partitions=partitions))
         versions[corpus] = table.version
     have = sum(row.vector is not None for rows in tables.values() for row in rows)
     manifest = Manifest(
@@ -96,6 +101,7 @@ def make_generation(
         held=[],
         sources=[],
         files=fsync_tree(folder),
+        vector_indexes=vector_indexes or {},
     )
     write_manifest(folder, manifest)
     sealed = generation_path(index, number)
