@@ -11,7 +11,14 @@ from typing import NamedTuple
 from chaos.scenario import Scenario
 
 SEPARATOR = " × "
-NOTHING = "nothing to recover"
+NOTHING = "nothing dies"
+# Under which name a verdict keeps the recoveries of what a row is about.
+DIES_AS = {"supervisor": "daemon", "builder": "generation_builder"}
+# Workers whose death is not their actor's: what a verdict says of it, and under which name.
+SEATS = {
+    "searcher": {"replaced": "both_loaded_again_ms", "failover": "failover_ms"},
+    "embedder": {"replaced": "replaced_ms"},
+}
 
 
 class Words(NamedTuple):
@@ -41,11 +48,14 @@ WORDS: dict[str, Words] = {
     "SIGKILL × builder": Words("killed at each stage of a build: no half generation, ever", _OLD_INDEX),
     "SIGKILL × searcher": Words("queries in hand go to the spare at once", _SPARE),
     "SIGKILL × supervisor": Words(
-        "workers die with it; a bridge starts the next daemon", "1002 unknown; retry gives the first result"
+        "workers die with it; a bridge starts the next daemon at once, one that keeps dying after 0.1 to 2 s",
+        "1002 unknown; retry gives the first result",
     ),
     "SIGSTOP worker": Words("silent for 1 s: killed and replaced; woken later it is dead or fenced", _DELAY),
     "SIGSTOP worker × cache_manager": Words("silent for 1 s: killed and replaced", _MISS),
-    "SIGSTOP worker × generation_builder": Words("silent for too long: killed, built again", _OLD_INDEX),
+    "SIGSTOP worker × generation_builder": Words(
+        "silent for too long: killed, built again", _OLD_INDEX, "when it is woken or replaced"
+    ),
     "SIGSTOP worker × searcher": Words("queries are hedged to the spare, the stopped one is replaced", _SPARE),
     "hang in a C call": Words(
         "interrupt at the deadline, stacks, SIGKILL 0.5 s later", "`DeadlineExceeded` (1004) by its deadline + 0.25 s"
@@ -69,21 +79,37 @@ WORDS: dict[str, Words] = {
     "raise in actor": Words("traceback to incidents/, next incarnation, siblings untouched", "a delay"),
     "cancel task": Words("next incarnation on the same mailbox", "a delay"),
     "invalid request": Words("refused before any work; nothing restarts", "−32602 that names the field and the limit"),
-    "poison message": Words("in hand at two deaths: condemned, kept on disk, others flow", "`PoisonMessage` (1006)"),
-    "poison message × cache_manager": Words("in hand at two deaths: condemned, others flow", _MISS),
+    "poison message": Words(
+        "in hand at two deaths: condemned, kept on disk, others flow",
+        "`PoisonMessage` (1006)",
+        "at once: it is set aside",
+    ),
+    "poison message × cache_manager": Words(
+        "in hand at two deaths: condemned, others flow", _MISS, "at once: it is not sent again"
+    ),
     "poison message × searcher": Words(
-        "brought down two search workers: condemned", "keyword search, `degraded: poison_query`"
+        "brought down two search workers: condemned",
+        "keyword search, `degraded: poison_query`",
+        "at once: answered by words",
     ),
     "restarts spent": Words(
-        "BROKEN: mail refused at once, probed every 10 s", "`ActorUnavailable` (1010) with `retry_after_ms`"
+        "BROKEN: mail refused at once, probed every 10 s",
+        "`ActorUnavailable` (1010) with `retry_after_ms`",
+        "by a probe, every 10 s",
     ),
-    "restarts spent × cache_manager": Words("BROKEN: every look-up is a miss, probed every 10 s", "nothing"),
-    "away for good": Words("stopped or hung again and again for the whole window", "typed errors for this actor only"),
-    "away for good × cache_manager": Words("stopped or hung again and again for the whole window", _MISS),
+    "restarts spent × cache_manager": Words(
+        "BROKEN: every look-up is a miss, probed every 10 s", "nothing", "by a probe, every 10 s"
+    ),
+    "away for good": Words(
+        "stopped or hung again and again for the whole window", "typed errors for this actor only", "when it is let go"
+    ),
+    "away for good × cache_manager": Words(
+        "stopped or hung again and again for the whole window", _MISS, "when it is let go"
+    ),
     "away for good × searcher": Words(
-        "both search workers away for the whole window", "keyword search, marked `degraded`"
+        "both search workers away for the whole window", "keyword search, marked `degraded`", "when it is let go"
     ),
-    "away for good × generation_builder": Words("no builds for the whole window", _OLD_INDEX),
+    "away for good × generation_builder": Words("no builds for the whole window", _OLD_INDEX, "when it is let go"),
     "dead for good": Words(
         "every actor dead at once: status and health still answer", "typed errors; `system.health` in milliseconds"
     ),
@@ -91,7 +117,9 @@ WORDS: dict[str, Words] = {
         "committed, and the answer lost: the repetition finds the first result", "the first result"
     ),
     "zombie writer": Words(
-        "a stopped writer that was replaced wakes up: fenced, its write refused", "nothing; it is not in the file"
+        "a stopped writer that was replaced wakes up: fenced, its write refused",
+        "nothing; it is not in the file",
+        "its successor serves already",
     ),
     "power loss": Words("what was not synced is gone: nothing that was acknowledged", _DELAY),
     "EIO on write": Words(
@@ -101,6 +129,7 @@ WORDS: dict[str, Words] = {
     "ENOSPC": Words(
         "rolled back; ballast freed, derived data gives way, reads and search go on",
         "`DiskFull` (1005) until there is room",
+        "as soon as there is room",
     ),
     "slow fsync": Words("group commits grow, siblings untouched", "latency of the disk"),
     "hang in fsync": Words("killed after its deadline, file verified", "`DeadlineExceeded` (1004), outcome unknown"),
@@ -108,38 +137,54 @@ WORDS: dict[str, Words] = {
     "corrupt bytes × core_writer": Words(
         "files set aside, quarantined; what is sound is still read",
         "`Quarantined` (1009) for writes until `bulkhead restore`",
+        "reads at once, writes by `bulkhead restore`",
     ),
     "corrupt bytes × transcript_appender": Words(
-        "segment sealed as it is, next one started, appends go on", "`degraded: segment_damaged` on reads"
+        "segment sealed as it is, next one started, appends go on",
+        "`degraded: segment_damaged` on reads",
+        "at once, in the next segment",
     ),
-    "corrupt bytes × cache_manager": Words("deleted and made anew", _MISS),
+    "corrupt bytes × cache_manager": Words("deleted and made anew", _MISS, "at once, empty"),
     "delete and truncate": Words("found at the start or at use, never served", "see the rows of the actor"),
     "delete and truncate × core_writer": Words(
-        "refused to be filled anew, quarantined", "`Quarantined` (1009) until `bulkhead restore`"
+        "refused to be filled anew, quarantined",
+        "`Quarantined` (1009) until `bulkhead restore`",
+        "by `bulkhead restore`",
     ),
     "delete and truncate × transcript_appender": Words(
-        "segment sealed, next one started, appends go on", "`degraded: segment_damaged` on reads"
+        "segment sealed, next one started, appends go on",
+        "`degraded: segment_damaged` on reads",
+        "at once, in the next segment",
     ),
-    "delete and truncate × cache_manager": Words("made anew at the next use", _MISS),
+    "delete and truncate × cache_manager": Words("made anew at the next use", _MISS, "at once, empty"),
     "corrupt generation": Words(
         "its hashes do not fit: not served, the one before is, a rebuild is queued",
         "the generation before, or keyword search",
+        "the next generation",
     ),
     "delete and truncate CURRENT and manifest": Words(
-        "highest verified generation serves", "nothing, or keyword search (`degraded`)"
+        "highest verified generation serves",
+        "nothing, or keyword search (`degraded`)",
+        "at once, or the next generation",
     ),
     "clock jump": Words("deadlines are monotonic; stored times never go back", "nothing"),
     "mailbox flood": Words(
-        "refused at once by count and bytes, memory flat", "`Overloaded` (1001) with `retry_after_ms`"
+        "refused at once by count and bytes, memory flat",
+        "`Overloaded` (1001) with `retry_after_ms`",
+        "at once when it ends",
     ),
     "mailbox flood × transcript_appender": Words(
-        "waits up to 250 ms for room, then refused", "`Overloaded` (1001) with `retry_after_ms`"
+        "waits up to 250 ms for room, then refused", "`Overloaded` (1001) with `retry_after_ms`", "at once when it ends"
     ),
-    "mailbox flood × cache_manager": Words("look-ups beyond 256 are misses", "nothing"),
-    "mailbox flood × searcher": Words("what has least time left is shed", "`Overloaded` (1001) with `retry_after_ms`"),
-    "mailbox flood × generation_builder": Words("hints that say the same are one", "nothing"),
+    "mailbox flood × cache_manager": Words("look-ups beyond 256 are misses", "nothing", "at once when it ends"),
+    "mailbox flood × searcher": Words(
+        "what has least time left is shed", "`Overloaded` (1001) with `retry_after_ms`", "at once when it ends"
+    ),
+    "mailbox flood × generation_builder": Words("hints that say the same are one", "nothing", "at once when it ends"),
     "flood at the cap × client": Words(
-        "clients take turns; the greediest is refused first", "the flooder: 1001; others: no error"
+        "clients take turns; the greediest is refused first",
+        "the flooder: 1001; others: no error",
+        "at once when it ends",
     ),
     "half line × client": Words("waits in that connection's buffer", "nothing for others"),
     "100 MB line × client": Words("drained to its newline, never held", _REFUSED_LINE),
@@ -155,8 +200,10 @@ WORDS: dict[str, Words] = {
         "its outbox is bounded; closed after 10 s without progress", "that client is closed; others nothing"
     ),
     "connection storm × client": Words("refused beyond the limits", "that client: 1001"),
-    "SIGKILL bridge × client": Words("its requests are cancelled; one daemon, no process left", "nothing for others"),
-    "loop stalls × supervisor": Words("stacks of all threads to incidents/", "a delay"),
+    "SIGKILL bridge × client": Words(
+        "its requests are cancelled; one daemon, no process left", "nothing for others", "nothing to come back"
+    ),
+    "loop stalls × supervisor": Words("stacks of all threads to incidents/", "a delay", "when the loop goes on"),
     "SIGTERM × supervisor": Words("drains within 10 s, exit 0", "`ShuttingDown` (1007), then the next daemon"),
     "SIGKILL in a drain × supervisor": Words("as any SIGKILL", "1002 unknown, then answers of the next daemon"),
     "second signal × supervisor": Words("ends at once, exit 75", "1002 unknown, then answers of the next daemon"),
@@ -170,6 +217,7 @@ WORDS: dict[str, Words] = {
     "fd exhaustion × listener": Words(
         "accepting pauses, nobody spins, recovers when clients leave",
         "new connections wait or are refused; others nothing",
+        "when descriptors are free",
     ),
 }
 
@@ -217,11 +265,20 @@ def table(scenarios: Iterable[Scenario], facts: Mapping[str, Mapping[str, object
 
 
 def measured(actor: str, facts: Mapping[str, object]) -> str | None:
-    """Return the median and the p99 of an actor's recoveries in a scenario, or None when it did not die there."""
+    """Return the median and the p99 of an actor's recoveries in a scenario, or None when it did not die there.
+
+    The death of a search worker or of the embedder is not their actor's: the others go on, and what is measured is
+    when the place was filled again.
+    """
+    name = actor.split(" ", maxsplit=1)[0]
+    for word, fact in SEATS.get(name, {}).items():
+        again = facts.get(fact)
+        if isinstance(again, Mapping) and again.get("count"):
+            return f"no gap; {word} {again['p50']:.0f} / {again['p99']:.0f} ms ({again['count']})"
     recoveries = facts.get("recovery_ms")
     if not isinstance(recoveries, Mapping):
         return None
-    found = recoveries.get(actor.split(" ", maxsplit=1)[0])
+    found = recoveries.get(DIES_AS.get(name, name))
     if not isinstance(found, Mapping) or not found.get("count"):
         return None
     return f"{found['median']:.0f} / {found['p99']:.0f} ms ({found['count']})"

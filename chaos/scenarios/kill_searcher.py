@@ -4,10 +4,12 @@ No query may fail; those that were under way at a kill are answered by the spare
 when it was: a query of which both workers were gone is answered by keyword and says so.
 """
 
+import time
 from typing import Any
 
 import trio
 
+from chaos.deaths import summary_ms
 from chaos.scenario import Run, Scenario, Verdict
 from chaos.stage import Load, Stage, staged
 from chaos.timeline import latencies
@@ -28,11 +30,17 @@ async def run(given: Run) -> Verdict:
     load = Load(appenders=1, searchers=2, writers=0, readers=0)
     async with staged(given, NAME, load=load, config="" if given.smoke else MODEL) as stage:
         await stage.until(both_loaded, LOADED_S)
+        if not given.smoke:
+            await stage.until(has_vectors, LOADED_S)  # until then every answer is degraded for want of them
+        recovered: list[float] = []
         with stage.window("kills"):
             for _ in range(given.size(3, 20, 200)):
-                await stage.until(both_loaded, LOADED_S)
                 await trio.sleep(0.2 + given.rng.random())
+                at = time.monotonic()
                 await strike(stage)
+                await stage.until(both_loaded, LOADED_S)
+                recovered.append(time.monotonic() - at)
+        stage.facts["both_loaded_again_ms"] = summary_ms(recovered)
         judge(stage)
     return stage.verdict()
 
@@ -61,6 +69,12 @@ def judge(stage: Stage) -> None:
 def both_loaded(status: dict[str, Any]) -> bool:
     """Say whether both workers have the serving generation open."""
     return bool(status["index"]["generation"] is not None and status["searcher"]["loaded"] == 2)
+
+
+def has_vectors(status: dict[str, Any]) -> bool:
+    """Say whether a view with vectors is published, where there is a model at all."""
+    vectors = status["index"]["vectors"]
+    return bool(vectors["want"] and vectors["have"]) or status["index"]["embedding"]["state"] == "off"
 
 
 SCENARIOS = (

@@ -5,6 +5,7 @@ when it does not react; then the actor serves again. Callers of the others notic
 a query nothing but time: the spare, or the keyword search, answers.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -33,6 +34,13 @@ class Hung(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: Answer
     death: Death
+
+
+class Met(msgspec.Struct, frozen=True, kw_only=True):
+    """One query that hung: its answer, and the time from its start until both search workers were loaded again."""
+
+    answer: Answer
+    replaced_s: float
 
 
 async def hang_storage(given: Run, name: str, actor: str, roads: Sequence[str], times: int) -> Verdict:
@@ -85,33 +93,50 @@ def judge(stage: Stage, actor: str, hung: list[Hung]) -> None:
 async def hang_searcher(given: Run) -> Verdict:
     """Hang queries in the active search worker; they are answered all the same."""
     async with staged(given, "process_hang_searcher", config=CALM, launcher=True) as stage:
-        answers: list[Answer] = []
+        met: list[Met] = []
         async with watching(stage.daemon.socket_path) as watch, open_socket(stage.daemon.socket_path) as client:
             for number in range(given.size(1, 1, 6)):
                 for hold_gil in (False, True):
-                    answers.append(await _hang_query(stage, watch, client, f"hang{number}{given.seed}", hold_gil))
-        stage.facts["answered_ms"] = summary_ms([each.seconds for each in answers])
-        failed = [each.outcome for each in answers if not each.ok]
+                    met.append(await _hang_query(stage, watch, client, f"hang{number}{given.seed}", hold_gil))
+        stage.facts["answered_ms"] = summary_ms([each.answer.seconds for each in met])
+        stage.facts["both_loaded_again_ms"] = summary_ms([each.replaced_s for each in met])
+        failed = [each.answer.outcome for each in met if not each.answer.ok]
         if failed:
             stage.violate(f"queries whose search worker hung were not answered: {failed}")
     return stage.verdict()
 
 
-async def _hang_query(stage: Stage, watch: Watch, client: Client, word: str, hold_gil: bool) -> Answer:
+async def _hang_query(stage: Stage, watch: Watch, client: Client, word: str, hold_gil: bool) -> Met:
     """Hang one query; now and then one goes to the spare by turn, then another is tried."""
     for attempt in range(TRIES):
-        await watch.look()
-        await watch.until(lambda: watch.searcher["loaded"] >= 2, "two loaded search workers", BUILD_S)
+        await _both_loaded(watch)
         pid = watch.searcher["active_pid"]
         told = f"{word}try{attempt}{'gil' * hold_gil}"
         count = len(control.fired(stage.data, "searcher", "hang"))
         fault = TARGETS["searcher"].fault(told)
         await control.inject(stage.data, "searcher", pid=pid, fault="hang", hold_gil=hold_gil, **fault)
+        began = time.monotonic()
         answer = await ask(stage, client, TARGETS["searcher"], told, deadline_s=LOAD_DEADLINE_S)
         if len(control.fired(stage.data, "searcher", "hang")) > count:
             stage.mark("hang", "searcher", f"pid {pid}{', GIL held' * hold_gil}")
-            return answer
+            await _replaced(watch, pid)
+            return Met(answer=answer, replaced_s=time.monotonic() - began)
     raise TimeoutError(f"no query met the hang within {TRIES} tries")
+
+
+async def _replaced(watch: Watch, pid: int) -> None:
+    """Wait until a search worker is gone and two others are loaded."""
+
+    def gone() -> bool:
+        return pid not in (watch.searcher["active_pid"], watch.searcher["spare_pid"])
+
+    await watch.until(gone, f"the search worker {pid} to be replaced")
+    await _both_loaded(watch)
+
+
+async def _both_loaded(watch: Watch) -> None:
+    await watch.look()
+    await watch.until(lambda: watch.searcher["loaded"] >= 2, "two loaded search workers", BUILD_S)
 
 
 async def hang_builder(given: Run) -> Verdict:

@@ -8,6 +8,7 @@ replaced reaches nobody.
 
 import random
 import signal
+import time
 from collections.abc import Mapping
 
 import trio
@@ -76,11 +77,16 @@ async def stop_searcher(given: Run) -> Verdict:
     """Stop the active search worker; queries go to the spare."""
     stops = given.size(1, 3, 30)
     async with staged(given, "process_stop_searcher", config=CALM, load=Load(searchers=3)) as stage:
+        recovered: list[float] = []
         async with watching(stage.daemon.socket_path) as watch:
             for _ in range(stops):
                 await _both(watch)
                 await trio.sleep(given.rng.random() * SEARCH_SPREAD_S)
+                at = time.monotonic()
                 await _stop_active(stage, watch, given.rng)
+                await _both(watch)
+                recovered.append(time.monotonic() - at)
+        stage.facts["both_loaded_again_ms"] = summary_ms(recovered)
         failed = [op.outcome for op in stage.ops if op.name == "search" and op.outcome != "ok"]
         stage.facts["failed_searches"] = len(failed)
     return stage.verdict()
