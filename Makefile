@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit chaos-smoke chaos soak bench bench-retrieval bench-incident bench-incident-times-ten format clean
+.PHONY: demo test lint types unit chaos-smoke chaos soak bench bench-retrieval bench-scale bench-incident bench-incident-times-ten format clean
 
 demo: $(VENV)/.installed     ## index and search real input, survive kills before your eyes, clean up
 	$(BIN)/python docs/demo/demo.py
@@ -36,6 +36,9 @@ bench: $(VENV)/.installed-dev ## appends, searches, builds, memory: prints table
 
 bench-retrieval: $(VENV)/.installed-dev ## quality on the retrieval sets (EVAL=folder)
 	$(BIN)/python -m bench retrieval --eval $(or $(EVAL),../shared/eval/dev)
+
+bench-scale: $(VENV)/.installed-dev ## rebuilds of 1,000 to 100,000 chunks (SIZES=1000,1000000 for others): time, memory, publication
+	$(BIN)/python -m bench scale $(if $(SIZES),--sizes $(SIZES)) --out $(or $(OUT),bench/out)/scale.jsonl
 
 bench-incident: $(VENV)/.installed-dev ## half an hour: a rebuild on one SQLite file and on Bulkhead; renews tables and picture
 	$(BIN)/python -m bench incident --picture docs/incident.svg --readme README.md \
