@@ -86,7 +86,7 @@ CONTROLS_AT_ONCE = 4
 GENERATION_SHARE = 0.7
 ANSWER_NS = 30_000_000  # kept back from the deadline for ranking and encoding
 FOLLOW_EVERY_S = 1.0
-WORKER_WAIT_S = 5.0
+WORKER_WAIT_S = 15.0  # a search worker imports LanceDB first, seconds on a busy machine
 COMPARE_S = 10.0  # what is compared by then is enough; the flip waits for it
 REMOTE = "openai-compatible"
 
