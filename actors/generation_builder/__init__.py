@@ -16,8 +16,14 @@ Promises
     * What is acknowledged is in a delta a second or two later, also while a full generation is being built: a delta is
       as complete, tested, durable and immutable as a generation, and is replaced whole.
 
-The trio side (in the daemon) decides what is built and when: actor.py, building.py, embedding.py, and
-    succession.py     a change of the embedding model     giving_way.py     searches go before embedding
+The trio side (in the daemon) decides what is built and when; actor.py wires it together:
+    desk.py wishes.py seat.py   what its tasks share: the house and the worker; what is asked for; who does the work
+    looking.py                  how far the truth is ahead; is the index still there
+    deltas.py rebuilding.py     when a delta, or a full generation, is made, and what came of it
+    building.py                 one build, step by step, of either
+    publishing.py verifying.py  what is served and what goes; is it still what was sealed
+    embedding.py giving_way.py  missing vectors, into the cache; searches go first
+    succession.py               a change of the embedding model
 
 Two workers (processes) do it, step by step: one makes the deltas and looks after the folder, another one comes and
 goes with each full generation, at the lowest priority:

@@ -1,0 +1,154 @@
+"""The deltas: whenever the truth has moved, or vectors have come, one is made over the generation that serves.
+
+Each is made whole, from the delta before and what came since, by the worker that looks after the folder, which is
+replaced from time to time between two of them. When one fails, the view that served goes on serving, what it lacks is
+found by its words, and the next one is tried after a pause that grows.
+"""
+
+import contextlib
+import time
+
+from actors.errors import BulkheadError, GenerationSuspect
+from actors.generation_builder.building import BuildPlan, TooMuchForDelta, build_delta
+from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk, Steps
+from actors.generation_builder.publishing import Publisher
+from actors.generation_builder.wishes import Wishes
+from actors.messages import AbandonBuild, Done, GenerationRef
+
+RETRY_S_MAX = 300.0
+WAITING_MAX = 30
+HARD_FACTOR = 4  # a delta that would be so many times its share is not made
+
+
+class Deltas:
+    """Makes one delta after the other."""
+
+    def __init__(self, desk: Desk, wishes: Wishes, publisher: Publisher, *, highest: int) -> None:
+        """`highest` is the highest number that a delta on the disk has."""
+        self._desk = desk
+        self._wishes = wishes
+        self._publisher = publisher
+        self._steps = Steps(desk, "delta_building")
+        self._number = highest  # of the last one
+        self._ended_at = 0.0
+        self._failures = 0  # in a row
+        self._made = 0  # by the worker that is in the seat
+
+    async def run(self) -> None:
+        """Make a delta whenever one is due, for ever."""
+        while True:
+            wait_s = self._next_at() - time.monotonic()
+            if self.due() and wait_s <= 0:
+                await self._make_one()
+                await self._replace_worker_in_time()
+            else:
+                await self._wishes.wait_delta(LOOK_EVERY_S if wait_s <= 0 else min(wait_s, LOOK_EVERY_S))
+
+    # ------------------------------------------------------------ when
+
+    def due(self) -> bool:
+        """Say whether what serves lacks something that a delta can give it."""
+        notice, latest = self._desk.notice, self._desk.truth.latest
+        if notice.serving is None or notice.base is None or notice.no_room or not latest.sources_digest:
+            return False
+        if self._publisher.deltas_waiting >= WAITING_MAX:
+            return False  # the searcher does not say which of them it reads, so none can be deleted
+        if self.rows_since(notice.base) > HARD_FACTOR * self.share(notice.base):
+            return False  # a generation is on its way, and the words of what is new are found without either
+        return self._wishes.vectors or notice.serving.covers != latest
+
+    def rows_since(self, base: GenerationRef) -> int:
+        """Return about how many rows a delta over the generation has, or would have now."""
+        serving, latest = self._desk.notice.serving, self._desk.truth.latest
+        held = 0 if serving is None or serving.generation != base.generation else serving.delta_rows
+        moved = latest.event_seq - base.covers.event_seq + latest.core_seq - base.covers.core_seq
+        return max(held, moved)
+
+    def share(self, base: GenerationRef) -> float:
+        """Return how many rows a delta over the generation may have before it becomes part of a new one."""
+        limits = self._desk.limits
+        return max(limits.delta_rows_max, sum(base.rows.values()) * limits.delta_percent_max / 100)
+
+    def _next_at(self) -> float:
+        """Return when the next delta may start: the share of time spent on them is bounded, failures wait longer."""
+        pause_s = max(self._desk.limits.delta_every_ms, self._desk.notice.delta_ms) / 1000
+        return self._ended_at + min(RETRY_S_MAX, pause_s * 2.0 ** min(self._failures, 16))
+
+    # ------------------------------------------------------------ how
+
+    async def _make_one(self) -> None:
+        began = time.monotonic()
+        publisher, steps = self._publisher, self._steps
+        try:
+            async with publisher.lock:
+                base = self._desk.notice.base
+                if base is None or not self.due():
+                    return
+                self._wishes.vectors = False
+                view = await self.build(base)
+                await publisher.prepare(view, steps.enter)
+                await publisher.publish(view, steps.enter, base=base, previous=self._desk.notice.previous)
+        except TooMuchForDelta as error:
+            self._wishes.force(f"too much for a delta: {error}")
+        except GenerationSuspect as error:
+            await publisher.fall_back(error)
+        except BulkheadError as error:
+            self._failures += 1
+            self._desk.post(delta_error=error.message)
+            self._desk.house.log.warning("delta failed", extra={"error": error.message})
+        else:
+            self._succeeded((time.monotonic() - began) * 1000)
+        finally:
+            self._ended_at = time.monotonic()
+            self._desk.post(delta_building=None)
+
+    def _succeeded(self, took_ms: float) -> None:
+        self._failures = 0
+        self._publisher.deltas_waiting += 1
+        published = self._desk.notice.deltas_published + 1
+        self._desk.post(delta_error=None, deltas_published=published, delta_ms=took_ms)
+
+    async def build(self, base: GenerationRef) -> GenerationRef:
+        """Build a delta over a generation up to now, sealed, and return the view of both. The lock must be held.
+
+        Raises TooMuchForDelta, GenerationSuspect, or another BulkheadError.
+        """
+        self._number += 1
+        notice = self._desk.notice
+        plan = BuildPlan(
+            house=self._desk.house,
+            work=self._desk.work,
+            step=self._steps.enter,
+            limits=self._desk.limits,
+            covers=self._desk.truth.latest,
+            sources=self._desk.truth.sources,
+            identity=base.identity,
+            previous=notice.serving,
+            at_least=notice.highest,
+        )
+        try:
+            changes_max = self._desk.limits.delta_rows_max
+            return await build_delta(plan, base=base, delta=self._number, changes_max=changes_max)
+        except (BulkheadError, TooMuchForDelta):
+            await self.abandon()
+            raise
+
+    async def abandon(self) -> None:
+        """Drop what is left of a delta; one that is cancelled with the actor goes with its worker."""
+        with contextlib.suppress(BulkheadError):
+            await self._desk.work(AbandonBuild(), Done, seconds=SHORT_S)
+
+    async def _replace_worker_in_time(self) -> None:
+        """Replace the worker between two deltas when it has grown large or old; LanceDB gives nothing back."""
+        self._made += 1
+        limits, size = self._desk.limits, self._desk.seat.rss_bytes
+        if size > limits.rss_bytes_max:
+            cause = f"{size} bytes resident, limit is {limits.rss_bytes_max} (generation_builder.rss_bytes_max)"
+        elif self._made >= limits.builds_per_worker_max:
+            cause = f"{self._made} builds (generation_builder.builds_per_worker_max)"
+        else:
+            return
+        async with self._publisher.lock:
+            await self._desk.seat.replace(cause, pending_s=limits.step_deadline_ms / 1000)
+        self._made = 0
+        self._desk.post(workers_replaced=self._desk.notice.workers_replaced + 1)

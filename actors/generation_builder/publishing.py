@@ -1,0 +1,193 @@
+"""What is served, and what is kept behind it: publish, roll back, fall back, retire.
+
+Publication is the flip of a pointer, after the spare searcher has opened what it will point at. `lock` is held from the
+look that a view covers until it is published, and while anything is deleted: so nothing is deleted between its seal and
+its publication, and of two views the later one is published last. Nobody else waits for it: searches go on, and the
+truth knows nothing of it.
+"""
+
+import time
+
+import msgspec
+import trio
+
+from actors.errors import BuildFailed, BulkheadError, GenerationSuspect, InvalidParams
+from actors.generation_builder.building import Step
+from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk, Steps
+from actors.generation_builder.succession import Succession
+from actors.generation_builder.wishes import Wishes
+from actors.mailbox import deadline_after
+from actors.messages import (
+    Done,
+    FlipGeneration,
+    GenerationRef,
+    GetIndexView,
+    IndexState,
+    IndexView,
+    PrepareGeneration,
+    RecoverIndex,
+    RetireGenerations,
+    Row,
+    ServeGeneration,
+    VerifyGeneration,
+)
+
+PREPARE_S = 120.0
+
+
+class Publisher:
+    """Changes what is served, one change at a time."""
+
+    def __init__(self, desk: Desk, wishes: Wishes, succession: Succession) -> None:
+        self._desk = desk
+        self._wishes = wishes
+        self._succession = succession
+        self.lock = trio.Lock()
+        self.deltas_waiting = 0  # made since the last time that old ones were deleted
+        self._retired: tuple[GenerationRef | None, ...] | None = None  # what was kept when nothing was left to delete
+
+    # ------------------------------------------------------------ forward
+
+    async def prepare(self, sealed: GenerationRef, step: Step) -> None:
+        """Have the spare searcher open and probe it; a searcher that is away does not hold up publication."""
+        await step("prepare", sealed.generation, 0, 0)
+        message = PrepareGeneration(generation=sealed)
+        house = self._desk.house
+        try:
+            await house.ask("searcher", message, Done, deadline_ns=deadline_after(PREPARE_S))
+        except GenerationSuspect:
+            raise
+        except BulkheadError as error:
+            house.log.warning("searcher did not prepare", extra={"error": error.message})
+
+    async def publish(
+        self, view: GenerationRef, step: Step, *, base: GenerationRef, previous: tuple[GenerationRef, ...]
+    ) -> None:
+        """Point CURRENT at a view and tell the searcher. The lock must be held."""
+        await step("flip", view.generation, 0, 0)
+        began = time.monotonic()
+        message = FlipGeneration(generation=view.generation, delta=view.delta)
+        await self._desk.work(message, Done, seconds=SHORT_S)
+        self._desk.post(serving=view, base=base, previous=previous)
+        await self.offer()
+        self._desk.post(publish_ms=(time.monotonic() - began) * 1000)
+
+    def kept_behind(self, sealed: GenerationRef) -> tuple[GenerationRef, ...]:
+        """Return what is kept for a rollback once `sealed` serves."""
+        if self._desk.notice.no_room:
+            return ()
+        return self._succession.kept_behind(sealed, self._desk.limits.generations_kept - 1)
+
+    async def offer(self) -> None:
+        """Tell the searcher what to serve. It also asks the board itself, so a lost message costs a moment only."""
+        house = self._desk.house
+        message = ServeGeneration(generation=self._desk.notice.serving)
+        try:
+            await house.ask("searcher", message, Done, deadline_ns=deadline_after(SHORT_S))
+        except BulkheadError as error:
+            house.log.info("searcher not told", extra={"error": error.message})
+
+    # ------------------------------------------------------------ back
+
+    async def roll_back(self, wanted: int | None) -> Row:
+        """Serve an earlier generation again; none is built by itself until the truth moves."""
+        notice = self._desk.notice
+        place = self._place_of(wanted)
+        earlier = notice.previous[place]
+        steps = Steps(self._desk, "building")
+        await self._desk.work(VerifyGeneration(generation=earlier.generation), GenerationRef)
+        await self.prepare(earlier, steps.enter)
+        async with self.lock:
+            await self.publish(earlier, steps.enter, base=earlier, previous=notice.previous[place + 1 :])
+        self._wishes.paused_at = self._desk.truth.latest
+        self._desk.post(paused=True, building=None, successor=None, declined=self._succession.declined_by(earlier))
+        before = None if notice.serving is None else notice.serving.generation
+        return as_row({"generation": earlier.generation, "rolled_back_from": before})
+
+    def _place_of(self, wanted: int | None) -> int:
+        """Return which of the previous generations is meant; raise InvalidParams or BuildFailed when none may be."""
+        notice = self._desk.notice
+        if not notice.previous:
+            raise InvalidParams(
+                "index.rollback: no earlier generation is kept",
+                hint="one is kept after the second build (config: generation_builder.generations_kept), and none while "
+                "the disk is low",
+            )
+        if notice.building is not None:
+            raise BuildFailed("index.rollback: a build is under way; roll back once it is published or has failed")
+        kept = [ref.generation for ref in notice.previous]
+        if wanted is not None and wanted not in kept:
+            raise InvalidParams(f"index.rollback: generation {wanted} is not kept", hint=f"kept are {kept}")
+        return 0 if wanted is None else kept.index(wanted)
+
+    async def fall_back(self, error: BulkheadError) -> None:
+        """The serving generation is damaged or gone: serve the best verified one, and build anew."""
+        self._desk.house.log.error("generation suspect", extra={"error": error.message})
+        state = await self._desk.work(RecoverIndex(building=self.number_building()), IndexState)
+        self._desk.post(
+            serving=state.current,
+            base=state.base,
+            previous=tuple(state.previous),
+            suspects=tuple(state.suspects),
+            last_error=error.message,
+        )
+        await self.offer()
+        self._wishes.wish("generation damaged")
+
+    # ------------------------------------------------------------ away
+
+    async def retire_in_time(self) -> None:
+        """Delete generations that are neither kept nor read by anybody, after a grace, for ever."""
+        grace_s = max(LOOK_EVERY_S, self._desk.limits.retire_grace_ms / 1000)
+        while True:
+            await trio.sleep(grace_s)
+            wanted = self._wanted()
+            if wanted == self._retired:
+                continue
+            try:
+                if await self._retire(wanted):
+                    self._retired = wanted
+            except BulkheadError as error:
+                self._desk.house.log.info("retirement put off", extra={"error": error.message})
+
+    async def retire_at_once(self) -> None:
+        """Delete what is neither kept nor read; what cannot be deleted now is deleted in time. Raises BulkheadError."""
+        self._retired = None
+        await self._retire(self._wanted())
+
+    def retire_again(self) -> None:
+        """Look again for what is to be deleted, although what is kept is the same: a build left something behind."""
+        self._retired = None
+
+    def give_up_earlier(self) -> None:
+        """Keep nothing for a rollback any longer."""
+        notice = self._desk.notice
+        if notice.previous or notice.successor is not None:
+            self._desk.post(previous=(), successor=None)
+
+    def _wanted(self) -> tuple[GenerationRef | None, ...]:
+        """Return what must stay on the disk."""
+        notice = self._desk.notice
+        return (notice.serving, notice.base, notice.successor, *notice.previous)
+
+    async def _retire(self, wanted: tuple[GenerationRef | None, ...]) -> bool:
+        """Delete what is not wanted; False when somebody still reads an unwanted one."""
+        async with self.lock:
+            message, deadline_ns = GetIndexView(), deadline_after(SHORT_S)
+            view = await self._desk.house.ask("searcher", message, IndexView, deadline_ns=deadline_ns)
+            kept = {ref.view for ref in wanted if ref is not None}
+            read = {*view.leased, *(() if view.serving is None else (view.serving,))}
+            retire = RetireGenerations(keep=sorted(kept | read), building=self.number_building())
+            await self._desk.work(retire, Done)
+            self.deltas_waiting = 0
+            return read <= kept
+
+    def number_building(self) -> int | None:
+        """Return the number of the generation that is being built, None when there is none."""
+        building = self._desk.notice.building
+        return building.generation if building is not None and building.generation else None
+
+
+def as_row(members: dict[str, object]) -> Row:
+    """Return an answer that is passed on undecoded."""
+    return Row(row=msgspec.json.encode(members))
