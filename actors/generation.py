@@ -208,6 +208,14 @@ def build_path(index: Path, number: int, delta: int | None = None) -> Path:
     return index / f"{folder_name(number, delta)}{TEMPORARY}"
 
 
+def build_paths(index: Path, number: int) -> list[Path]:
+    """Return the temporary folders of a build that exist or will: of the generation, and of deltas over it."""
+    deltas = (
+        path for path in index.glob(f"{generation_name(number)}-d*{TEMPORARY}") if not path.name.endswith(".gone.tmp")
+    )
+    return [build_path(index, number), *deltas]
+
+
 def scratch_path(index: Path, *, delta: bool = False) -> Path:
     """Return the folder for temporary files of a build, one for generations and one for deltas: two may be under way.
 

@@ -700,22 +700,42 @@ class Skip(Struct, frozen=True, kw_only=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a build is: `done` of `total` rows in `stage`."""
+    """How far a build is: `done` of `total` rows in `stage` (files while notes are read), and estimates of the whole.
+
+    `percent` is of the time that the build takes and never falls; `rows_per_s` is of the stage, None where it counts no
+    rows; `eta_s` are seconds until it is published. `build` numbers the full builds of this daemon, 0 for a delta.
+    """
 
     stage: str
     done: int = 0
     total: int = 0
     generation: int = 0
+    build: int = 0
+    reason: str = ""
+    percent: float = 0.0
+    rows_per_s: float | None = None
+    eta_s: int | None = None
+
+
+class BuildEnd(Struct, frozen=True, kw_only=True):
+    """What became of a full build: published, kept as the successor of another embedding model, failed, cancelled."""
+
+    build: int
+    state: Literal["published", "successor", "failed", "cancelled"]
+    generation: int | None = None
+    error: str | None = None
 
 
 class RecoverIndex(Message, frozen=True, kw_only=True):
     """Remove the remains of a crash, find and verify the generation to serve. Answers what there is.
 
-    `building` is the generation that another process is building; its folder is left alone.
+    `building` is the generation that another process is building; its folder is left alone. `distrusted` are those that
+    are what was sealed and do not answer as they should: they are put aside like damaged ones.
     """
 
     answer: ClassVar[type[msgspec.Struct]]
     building: int | None = None
+    distrusted: dict[int, str] = {}  # number of the generation, and why
 
 
 class IndexState(Struct, frozen=True, kw_only=True):
@@ -878,9 +898,13 @@ class ProbeIndex(Message, frozen=True, kw_only=True):
 
 
 class AbandonBuild(Message, frozen=True, kw_only=True):
-    """Drop the build under way in this process and its temporary folder."""
+    """Drop the build under way in this process and its temporary folder.
+
+    `remains`: also every other temporary folder, because the process that built there has ended.
+    """
 
     answer = Done
+    remains: bool = False
 
 
 class VerifyGeneration(Message, frozen=True, kw_only=True):
@@ -889,6 +913,58 @@ class VerifyGeneration(Message, frozen=True, kw_only=True):
     answer = GenerationRef
     generation: int
     delta: int | None = None
+
+
+class WordProbe(Struct, frozen=True, kw_only=True):
+    """A question that must find a row of a view: a word of its text that few rows have."""
+
+    corpus: Corpus
+    id: str
+    part: int
+    tenant: str
+    query: str
+
+
+class VectorProbe(Struct, frozen=True, kw_only=True):
+    """A question by vector (float32, little-endian), and the distances of the rows nearest to it, found exactly."""
+
+    tenant: str
+    vector: bytes
+    distances: list[float]
+
+
+class ViewSample(Struct, frozen=True, kw_only=True):
+    """Questions about a view whose answers are known, taken from its own rows: the same ones for the same view."""
+
+    words: list[WordProbe]
+    vectors: list[VectorProbe]
+
+
+class SampleView(Message, frozen=True, kw_only=True):
+    """Take questions from the rows of a view and answer them exactly, without any index. GenerationSuspect as ever."""
+
+    answer = ViewSample
+    view: GenerationRef
+
+
+class Scrubbed(Struct, frozen=True, kw_only=True):
+    """So many bytes of a folder were read; where to go on, None after the last file."""
+
+    bytes: int
+    next: tuple[int, int] | None  # number of the file in the manifest, offset in it
+
+
+class ScrubSlice(Message, frozen=True, kw_only=True):
+    """Read a piece of the files of a sealed folder and compare each file with its manifest once it is through.
+
+    `place` is where to go on (None: at the beginning). GenerationSuspect at the first file that differs.
+    """
+
+    answer = Scrubbed
+    generation: int
+    delta: int | None
+    place: tuple[int, int] | None
+    bytes_max: int
 
 
 class EmbeddedBatch(Struct, frozen=True, kw_only=True):
@@ -963,9 +1039,19 @@ Rebuild.answer = RebuildQueued
 
 
 class VerifyIndex(Message, frozen=True, kw_only=True):
-    """Verify the current generation against its manifest, now."""
+    """Verify what serves, now: every file, and that searches find what they should."""
 
     answer = Row
+
+
+class CancelBuild(Message, frozen=True, kw_only=True):
+    """End the full build under way and withdraw the one that is asked for; with `build` only that one.
+
+    Answers which were cancelled, once process and folder are gone, and which is past being cancelled.
+    """
+
+    answer = Row
+    build: int | None = None
 
 
 class RollbackIndex(Message, frozen=True, kw_only=True):
@@ -997,7 +1083,9 @@ class HoldBuild(Message, frozen=True, kw_only=True):
     stage: str | None
 
 
-GenerationBuilderMessage = TruthAdvanced | Rebuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
+GenerationBuilderMessage = (
+    TruthAdvanced | Rebuild | CancelBuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
+)
 GenerationBuilderWork = (
     RecoverIndex
     | ScanSources
@@ -1016,6 +1104,8 @@ GenerationBuilderWork = (
     | AbandonBuild
     | ProbeIndex
     | VerifyGeneration
+    | SampleView
+    | ScrubSlice
 )
 EmbedderWork = EmbedPending | PeekPending
 
@@ -1108,6 +1198,40 @@ class CompareGenerations(Message, frozen=True, kw_only=True):
     later: GenerationRef
 
 
+class FoundRow(Struct, frozen=True, kw_only=True):
+    """A row that a search found, with its score in that list."""
+
+    corpus: Corpus
+    id: str
+    part: int
+    score: float
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """What the questions of a sample found, in their order, and of the questions asked lately how many found anything.
+
+    Found by vector where a question has one, else by words.
+    """
+
+    words: list[list[FoundRow]]
+    vectors: list[list[FoundRow]]
+    recent: int
+    recent_answered: int
+
+
+class TryView(Message, frozen=True, kw_only=True):
+    """Ask a view the questions of a sample, in a worker that has it open, as real searches are asked.
+
+    `limit` rows by words, `nearest` rows by vector. GenerationSuspect when it cannot be read.
+    """
+
+    answer = Tried
+    view: GenerationRef
+    sample: ViewSample
+    limit: int
+    nearest: int
+
+
 class IndexView(Struct, frozen=True, kw_only=True):
     """The view that the searcher serves, and those that are still read by somebody, by number (see `split_view`)."""
 
@@ -1122,7 +1246,14 @@ class GetIndexView(Message, frozen=True, kw_only=True):
 
 
 SearcherMessage = (
-    Search | ReadDocument | ResolveFolder | PrepareGeneration | ServeGeneration | CompareGenerations | GetIndexView
+    Search
+    | ReadDocument
+    | ResolveFolder
+    | PrepareGeneration
+    | ServeGeneration
+    | CompareGenerations
+    | TryView
+    | GetIndexView
 )
 
 

@@ -8,7 +8,7 @@ import enum
 
 import msgspec
 
-from actors.messages import Comparison, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip, view_number
+from actors.messages import BuildEnd, Comparison, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip, view_number
 
 
 class DiskLevel(enum.StrEnum):
@@ -48,6 +48,17 @@ class EmbeddingNotice(msgspec.Struct, frozen=True, kw_only=True):
     foreign: str | None = None  # the endpoint answers as another model than before; none of its vectors is used
 
 
+class ScrubNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow check of what serves, file by file. `generation` and `delta` are those being read, or read last."""
+
+    generation: int | None = None
+    delta: int | None = None
+    checked_bytes: int = 0
+    total_bytes: int = 0
+    finished_at: int | None = None  # of the last one that came to its end
+    error: str | None = None  # what the last one found
+
+
 class SearchActivity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether anybody is searching: how many searches are under way, and when one last began or ended."""
 
@@ -68,7 +79,10 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     highest: int = 0
     building: Progress | None = None
     builds_started: int = 0
-    builds_published: int = 0
+    builds_published: int = 0  # the number of the last one that serves or has served; a successor does not count
+    builds_ended: tuple[BuildEnd, ...] = ()  # the last of them, in the order of their ends
+    asked: str | None = None  # why a build is to begin at once; of the next number
+    cancelled: bool = False  # the last build was; none is made by itself until the truth moves
     last_error: str | None = None
     # Invariant: counted before a build starts, so that a build that kills its worker counts as well.
     attempts: int = 0  # at `attempted`, without success
@@ -90,6 +104,7 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[Skip, ...] = ()
     held: tuple[Skip, ...] = ()
     suspects: tuple[Skip, ...] = ()
+    scrub: ScrubNotice = ScrubNotice()
     embedding: EmbeddingNotice = EmbeddingNotice()
 
 

@@ -78,6 +78,8 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     embed_yield_ms_max: int = 2000
     model_change_coverage_percent: int = 95
     exact_values_max: int = 5_000_000
+    scrub_every_s: int = 86_400
+    scrub_bytes_per_s: int = 16 * MIB
     step_deadline_ms: int = 600_000
     rss_bytes_max: int = 2048 * MIB
     builds_per_worker_max: int = 1000

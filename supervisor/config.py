@@ -42,6 +42,7 @@ class ProtocolLimits(Section, frozen=True, kw_only=True):
     clients_per_process_max: int = 128
     deadline_ms: int = 10_000
     deadline_ms_max: int = 120_000
+    wait_ms_max: int = 3_600_000
     page_rows_max: int = 500
     search_limit_max: int = 200
 

@@ -18,6 +18,7 @@ from supervisor.loop_watch import LoopWatch
 from supervisor.supervise import ActorStatus, Supervisor
 
 TRANSITIONS_SHOWN = 50
+ENDS_SHOWN = 4  # builds
 
 
 class Health:
@@ -126,7 +127,11 @@ class Health:
             "successor": _successor(notice),
             "comparison": notice.comparison,
             "building": notice.building,
-            "builds": {"started": notice.builds_started, "published": notice.builds_published},
+            "builds": {
+                "started": notice.builds_started,
+                "published": notice.builds_published,
+                "ended": notice.builds_ended[-ENDS_SHOWN:],
+            },
             "build_ms": round(notice.build_ms, 1),
             "publish_ms": round(notice.publish_ms, 1),
             "deltas": {
@@ -136,8 +141,8 @@ class Health:
                 "error": notice.delta_error,
             },
             "workers_replaced": notice.workers_replaced,
-            "paused": notice.paused or notice.no_room,
-            "paused_by": "disk" if notice.no_room else "rollback" if notice.paused else None,
+            "paused": notice.paused or notice.no_room or notice.cancelled,
+            "paused_by": _paused_by(notice),
             "last_error": notice.last_error,
             "embedding": notice.embedding,
             "files": notice.files,
@@ -151,6 +156,7 @@ class Health:
             "skipped": notice.skipped,
             "held": notice.held,
             "suspects": notice.suspects,
+            "scrub": notice.scrub,
         }
 
     def metrics(self) -> dict[str, object]:
@@ -175,6 +181,13 @@ class Health:
                 for entry in list(self._supervisor.transitions)[-TRANSITIONS_SHOWN:]
             ],
         }
+
+
+def _paused_by(notice: BuilderNotice) -> str | None:
+    """Return why no build is made by itself."""
+    if notice.no_room:
+        return "disk"
+    return "rollback" if notice.paused else "cancel" if notice.cancelled else None
 
 
 def _successor(notice: BuilderNotice) -> dict[str, object] | None:

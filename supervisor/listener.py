@@ -162,7 +162,7 @@ class Connection:
             turn, self._last_posted = self._last_posted, trio.Event()
             posted = self._last_posted
         deadline_ns = time.monotonic_ns() + self._limits.deadline_ms * 1_000_000
-        scope = Scope(deadline_ns=deadline_ns, client=self._number, turn=turn, posted=posted)
+        scope = Scope(deadline_ns=deadline_ns, client=self._number, turn=turn, posted=posted, notify=self._outbox.offer)
         nursery.start_soon(self._serve, request, scope, place)
 
     async def _serve(self, request: Request, scope: Scope, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""The Model Context Protocol on the same pipe: the `initialize` eras, and four tools over the native methods. Pure.
+"""The Model Context Protocol on the same pipe: the `initialize` eras, and five tools over the native methods. Pure.
 
 Supported revisions are those that begin with `initialize` (2024-11-05 to 2025-11-25). A client that opens with the
 stateless era's `server/discover` is told that the method is unknown and falls back. Business failures of a tool
@@ -33,6 +33,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     to_params: Callable[[Arguments], Arguments]
     read_only: bool
+    reports_progress: bool = False
 
     def listed(self) -> dict[str, object]:
         """Return the tool as tools/list shows it."""
@@ -70,6 +71,10 @@ def _search_params(given: Arguments) -> Arguments:
 
 def _store_params(given: Arguments) -> Arguments:
     return {"type": "summary", "scope": "global", **given}
+
+
+def _rebuild_params(given: Arguments) -> Arguments:
+    return {"wait": True, **given}
 
 
 def _as_it_is(given: Arguments) -> Arguments:
@@ -164,6 +169,24 @@ TOOLS: dict[str, Tool] = {
             to_params=_as_it_is,
             read_only=True,
         ),
+        Tool(
+            name="memory_reindex",
+            title="Rebuild the index",
+            description=(
+                "Build the search index anew from all that is stored. Rarely needed: it follows by itself, and is "
+                "rebuilt when it is damaged. Searches go on meanwhile. Returns when it is published, failed or was "
+                "cancelled; with a progress token it says how far it is. Leaving earlier does not end it."
+            ),
+            properties={
+                "reason": {**_STRING, "description": "for the log"},
+                "wait": {"type": "boolean", "description": "wait until it is through (default true)"},
+            },
+            required=(),
+            method="index.rebuild",
+            to_params=_rebuild_params,
+            read_only=False,
+            reports_progress=True,
+        ),
     )
 }
 
@@ -201,11 +224,18 @@ def cancelled_id(raw: msgspec.Raw) -> Id | None:
         return None
 
 
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """`_meta` of a request, as far as it matters here."""
+
+    progress_token: int | str | None = msgspec.field(name="progressToken", default=None)
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of tools/call."""
 
     name: str
     arguments: dict[str, object] = {}
+    meta: Meta = msgspec.field(name="_meta", default=Meta())
 
 
 class Initialize(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +272,10 @@ def native_request(raw: msgspec.Raw) -> tuple[Tool, msgspec.Raw]:
     tool = TOOLS.get(call.name)
     if tool is None:
         raise InvalidParams(f"tools/call: unknown tool {call.name!r}{suggest(call.name, TOOLS)}")
-    return tool, msgspec.Raw(msgspec.json.encode(tool.to_params(dict(call.arguments))))
+    params = tool.to_params(dict(call.arguments))
+    if tool.reports_progress and params.get("wait") is True and call.meta.progress_token is not None:
+        params["progress_token"] = call.meta.progress_token
+    return tool, msgspec.Raw(msgspec.json.encode(params))
 
 
 def check_arguments(raw: msgspec.Raw) -> None:

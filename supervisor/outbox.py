@@ -27,6 +27,15 @@ class Outbox:
         self._bytes += len(line)
         self._wake()
 
+    def offer(self, line: bytes) -> bool:
+        """Queue a line that may be lost, if the client has taken everything before it; say whether it was queued."""
+        if self._lines or self._closed or len(line) > self._limits.outbox_bytes_max:
+            return False
+        self._lines.append(line)
+        self._bytes += len(line)
+        self._wake()
+        return True
+
     def _has_room(self, size: int) -> bool:
         return len(self._lines) < self._limits.outbox_lines_max and self._bytes + size <= self._limits.outbox_bytes_max
 

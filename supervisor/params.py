@@ -17,6 +17,7 @@ from actors.messages import (
     UnitStatus,
     UnitType,
 )
+from supervisor.rpc import Id
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -213,6 +214,14 @@ class IndexRebuild(Params, frozen=True, kw_only=True):
     """index.rebuild"""
 
     reason: Name = "asked for"
+    wait: bool = False
+    progress_token: Id | None = None
+
+
+class IndexCancel(Params, frozen=True, kw_only=True):
+    """index.cancel"""
+
+    build: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class IndexRollback(Params, frozen=True, kw_only=True):

@@ -24,6 +24,8 @@ CHUNK_BYTES = 64 * 1024
 CANCELLED_KEPT = 1024
 # What the daemon gives a request that does not say how long it may take (config: protocol.deadline_ms).
 DEADLINE_S = 10.0
+# … and index.rebuild, when it waits for its build (config: protocol.wait_ms_max).
+DEADLINE_WAITING_S = 3600.0
 # A wait that is worth telling the daemon of.
 WAITED_S = 0.05
 
@@ -75,8 +77,11 @@ class Line:
         if isinstance(method, str):
             self.method = method
         params = content.get("params")
-        if isinstance(params, dict) and isinstance(wanted := params.get("deadline_ms"), int) and wanted > 0:
-            self.deadline_s = wanted / 1000
+        if isinstance(params, dict):
+            if method == "index.rebuild" and params.get("wait") is True:
+                self.deadline_s = DEADLINE_WAITING_S
+            if isinstance(wanted := params.get("deadline_ms"), int) and wanted > 0:
+                self.deadline_s = wanted / 1000
         if "id" in content:
             # Whatever else is wrong with it, the daemon answers with the id, if that is one.
             self.key = _key(content["id"])

@@ -24,6 +24,7 @@ from actors.messages import (
     AppendEvents,
     AppendResult,
     CacheStats,
+    CancelBuild,
     ClearCache,
     CloseSession,
     Done,
@@ -65,6 +66,7 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 from supervisor import params as wire
 from supervisor.config import Config
 from supervisor.disk import DiskWatch, Growing
+from supervisor.following import Notes, follow, outcome
 from supervisor.health import Health
 from supervisor.rpc import decode_params, free_form, suggest
 from supervisor.times import parse_ts
@@ -91,8 +93,11 @@ class Scope:
         client: int = 0,
         turn: trio.Event | None = None,
         posted: trio.Event | None = None,
+        notify: Callable[[bytes], bool] = lambda line: False,
     ) -> None:
+        """`notify` offers the client a line that it is not owed; it says whether the client was given it."""
         self.deadline_ns = deadline_ns
+        self.notify = notify
         self.tenant = tenant
         self.client = client
         self._turn = turn
@@ -163,14 +168,7 @@ class Routes:
         if method is None:
             raise UnknownMethod(f"unknown method {name!r}{suggest(name, self.methods)}")
         parameters = decode_params(raw, method.params, name)
-        if parameters.deadline_ms is not None:
-            longest = self.config.protocol.deadline_ms_max
-            if parameters.deadline_ms > longest:
-                raise InvalidParams(
-                    f"{name}: deadline_ms is {parameters.deadline_ms}, limit is {longest} "
-                    "(config: protocol.deadline_ms_max)"
-                )
-            scope.deadline_ns = time.monotonic_ns() + parameters.deadline_ms * 1_000_000
+        self._set_deadline(name, parameters, scope)
         if method.grows is not None:
             self.disk.check(name, method.grows)
         try:
@@ -178,6 +176,19 @@ class Routes:
         except BulkheadError as error:
             self.disk.report(error)
             raise
+
+    def _set_deadline(self, name: str, parameters: wire.Params, scope: Scope) -> None:
+        limits, wanted_ms = self.config.protocol, parameters.deadline_ms
+        waits = isinstance(parameters, wire.IndexRebuild) and parameters.wait
+        longest = limits.wait_ms_max if waits else limits.deadline_ms_max
+        if wanted_ms is None and waits:
+            wanted_ms = longest
+        if wanted_ms is None:
+            return
+        if wanted_ms > longest:
+            key = "wait_ms_max" if waits else "deadline_ms_max"
+            raise InvalidParams(f"{name}: deadline_ms is {wanted_ms}, limit is {longest} (config: protocol.{key})")
+        scope.deadline_ns = time.monotonic_ns() + wanted_ms * 1_000_000
 
     async def ask(self, actor: str, message: Message, answer: type[Answer], scope: Scope) -> Answer:
         """Ask an actor in the order of the connection."""
@@ -637,8 +648,21 @@ async def _index_status(routes: Routes, given: wire.Params, scope: Scope) -> obj
 
 async def _index_rebuild(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.IndexRebuild)
-    answer = await routes.ask("generation_builder", Rebuild(reason=given.reason), RebuildQueued, scope)
-    return {"build": answer.build, "already_running": answer.already_running}
+    if given.progress_token is not None and not given.wait:
+        raise InvalidParams("index.rebuild: progress_token without wait: who does not wait is told nothing")
+    queued = await routes.ask("generation_builder", Rebuild(reason=given.reason), RebuildQueued, scope)
+    members: dict[str, object] = {"build": queued.build, "already_running": queued.already_running}
+    if given.wait:
+        board, token = routes.health.builder, given.progress_token
+        notes = None if token is None else Notes(token, queued.build, scope.notify)
+        end = await follow(board, queued.build, deadline_ns=scope.deadline_ns, notes=notes)
+        members |= outcome(end, board.notice, queued.build)
+    return members
+
+
+async def _index_cancel(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.IndexCancel)
+    return _json(await routes.ask("generation_builder", CancelBuild(build=given.build), Row, scope))
 
 
 async def _index_rollback(routes: Routes, given: wire.Params, scope: Scope) -> object:
@@ -756,6 +780,7 @@ METHODS: dict[str, Method] = {
     "source.remove": Method(wire.SourceRemove, _source_remove, ordered=True),
     "index.status": Method(wire.NoParams, _index_status),
     "index.rebuild": Method(wire.IndexRebuild, _index_rebuild),
+    "index.cancel": Method(wire.IndexCancel, _index_cancel),
     "index.rollback": Method(wire.IndexRollback, _index_rollback),
     "index.verify": Method(wire.NoParams, _index_verify),
     "cache.stats": Method(wire.NoParams, _cache_stats),

@@ -18,10 +18,13 @@ Promises
 
 The trio side (in the daemon) decides what is built and when; actor.py wires it together:
     desk.py wishes.py seat.py   what its tasks share: the house and the worker; what is asked for; who does the work
+    steps.py                    where a build is, shown; pace.py (pure) estimates speed and time left
     looking.py                  how far the truth is ahead; is the index still there
-    deltas.py rebuilding.py     when a delta, or a full generation, is made, and what came of it
+    deltas.py rebuilding.py     when a delta, or a full generation, is made, and what came of it; ending one
+    full_build.py               one full generation: its process, catching up, publication
     building.py                 one build, step by step, of either
-    publishing.py verifying.py  what is served and what goes; is it still what was sealed
+    publishing.py               what is served and what goes
+    verifying.py scrubbing.py   is it still what was sealed, and do searches find what they should; slowly, all the time
     embedding.py giving_way.py  missing vectors, into the cache; searches go first
     succession.py               a change of the embedding model
 
@@ -36,8 +39,10 @@ goes with each full generation, at the lowest priority:
     documents.py     notes of a scan into rows; what is held          scan_report.py
     delta.py         what makes a delta of a draft: what is handed on, read anew, masked
     earlier.py       what an earlier view has that can be used again
+    sampling.py      questions about a view whose answers are known   scrub.py     a sealed folder, read again in pieces
 and, pure:
     changes.py (which notes differ)  chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py  index_policy.py
+    pace.py
     (scan.py reads folders, not files)
 
 The embedding worker (another process; neither LanceDB nor Arrow in it): embedder.py.

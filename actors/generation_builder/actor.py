@@ -5,9 +5,10 @@ What is built, when, and what of it is served is decided in files of their own, 
   exists;
 * `Deltas` (deltas.py) makes a delta over the generation that serves whenever the truth has moved, a second or two
   later;
-* `Rebuilds` (rebuilding.py) makes full generations, in a process of their own;
+* `Rebuilds` (rebuilding.py, full_build.py) makes full generations, in a process of their own;
 * `Publisher` (publishing.py) changes what is served and deletes what nobody keeps or reads;
-* `Verifier` (verifying.py) holds what is served against what was sealed;
+* `Verifier` (verifying.py) holds what is served against what was sealed, and `Scrubber` (scrubbing.py) does so all
+  the time;
 * `EmbedBehind` (embedding.py) fills in missing vectors, into the cache, so that the next generation has them;
 * `_heed_disk`, here, ends and forbids builds while the disk is low, and gives up the generations kept for a rollback.
 
@@ -20,18 +21,23 @@ import msgspec
 import trio
 
 from actors.actor import Board, House, serve_tray
+from actors.errors import InvalidParams
 from actors.generation_builder.deltas import Deltas
 from actors.generation_builder.desk import Desk
 from actors.generation_builder.embedding import EmbedBehind
 from actors.generation_builder.looking import Lookout
+from actors.generation_builder.pace import STAGES
 from actors.generation_builder.publishing import Publisher
-from actors.generation_builder.rebuilding import Rebuilds
+from actors.generation_builder.rebuilding import ENDS_KEPT, Rebuilds
+from actors.generation_builder.scrubbing import Scrubber
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.succession import Succession
 from actors.generation_builder.verifying import Verifier
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import Envelope
 from actors.messages import (
+    BuildEnd,
+    CancelBuild,
     Done,
     HoldBuild,
     IndexState,
@@ -85,9 +91,20 @@ class GenerationBuilder:
             await seat.fill()
             nursery.start_soon(keep_below, seat, hard_limit(self.limits.rss_bytes_max))
             desk = Desk(self.house, self.board, self.limits, seat)
+            owed = self._settle_died(desk)
             state = await self._recover(desk)
             self.house.ready()
-            self._start(desk, nursery, deltas_highest=state.deltas_highest)
+            self._start(desk, nursery, deltas_highest=state.deltas_highest, owed=owed)
+
+    def _settle_died(self, desk: Desk) -> str | None:
+        """Note that a build died with the incarnation before; return why it was made, for it is made again."""
+        died = desk.notice.building
+        if died is None or not died.build:
+            return None
+        if all(end.build != died.build for end in desk.notice.builds_ended):
+            end = BuildEnd(build=died.build, state="failed", error="the builder died meanwhile")
+            desk.post(builds_ended=(*desk.notice.builds_ended, end)[-ENDS_KEPT:])
+        return died.reason
 
     async def _recover(self, desk: Desk) -> IndexState:
         state = await desk.work(RecoverIndex(), IndexState)
@@ -103,9 +120,9 @@ class GenerationBuilder:
         )
         return state
 
-    def _start(self, desk: Desk, nursery: trio.Nursery, *, deltas_highest: int) -> None:
+    def _start(self, desk: Desk, nursery: trio.Nursery, *, deltas_highest: int, owed: str | None) -> None:
         """Wire the tasks together and let them run."""
-        wishes = Wishes(desk)
+        wishes = Wishes(desk, owed=owed)
         succession = Succession(self.board, self.limits, self._embedding)
         publisher = Publisher(desk, wishes, succession)
         lookout = Lookout(desk, wishes, publisher)
@@ -129,12 +146,13 @@ class GenerationBuilder:
             wish=wishes.force,
             wish_delta=wishes.want_delta,
         )
-        verifier = Verifier(desk, publisher)
-        commands = Commands(desk, wishes, publisher=publisher, lookout=lookout, verifier=verifier)
+        verifier, scrubber = Verifier(desk, publisher), Scrubber(desk, publisher, self._searching)
+        commands = Commands(desk, wishes, publisher=publisher, lookout=lookout, rebuilds=rebuilds, verifier=verifier)
         nursery.start_soon(self._heed_disk, desk, wishes, publisher, rebuilds)
         nursery.start_soon(publisher.offer)
-        for run in (commands.run, lookout.run, deltas.run, rebuilds.run, embed.run, publisher.retire_in_time):
-            nursery.start_soon(run)
+        for task in (commands.run, lookout.run, deltas.run, rebuilds.run, embed.run, scrubber.run):
+            nursery.start_soon(task)
+        nursery.start_soon(publisher.retire_in_time)
 
     async def _heed_disk(self, desk: Desk, wishes: Wishes, publisher: Publisher, rebuilds: Rebuilds) -> None:
         """Give way while the disk is low: derived data can be made again, the truth cannot."""
@@ -148,7 +166,7 @@ class GenerationBuilder:
                 told = low
                 self.house.degraded(LOW_DISK if low else None)
             if low:
-                rebuilds.end("the disk is low")
+                rebuilds.end_for_disk()
                 publisher.give_up_earlier()
             await self._disk.wait_changed()
 
@@ -163,12 +181,14 @@ class Commands:
         *,
         publisher: Publisher,
         lookout: Lookout,
+        rebuilds: Rebuilds,
         verifier: Verifier,
     ) -> None:
         self._desk = desk
         self._wishes = wishes
         self._publisher = publisher
         self._lookout = lookout
+        self._rebuilds = rebuilds
         self._verifier = verifier
 
     async def run(self) -> None:
@@ -186,6 +206,8 @@ class Commands:
                 return Done()
             case Rebuild():
                 return self._queue_rebuild(message)
+            case CancelBuild():
+                return await self._rebuilds.cancel(message.build)
             case VerifyIndex():
                 return await self._verifier.verify(envelope.deadline_ns)
             case RollbackIndex():
@@ -193,10 +215,18 @@ class Commands:
             case ReportSuspect():
                 return await self._verifier.look_into(message)
             case HoldBuild():
-                self._desk.hold.set(message.stage)
-                return Done()
+                return self._hold(message.stage)
             case _:
                 raise TypeError(f"generation_builder does not take {type(message).__name__}")
+
+    def _hold(self, stage: str | None) -> Done:
+        known = (*STAGES, *(f"delta {each}" for each in STAGES))
+        if stage is not None and stage not in known:
+            raise InvalidParams(
+                f"debug.hold_build: no build has a stage {stage!r}", hint=f"stages are {', '.join(known)}"
+            )
+        self._desk.hold.set(stage)
+        return Done()
 
     def _queue_rebuild(self, message: Rebuild) -> RebuildQueued:
         """Two requests coalesce, but one that comes while a build runs is about what came after its start."""

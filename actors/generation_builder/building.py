@@ -215,11 +215,10 @@ class _Sequenced(msgspec.Struct):
 
 async def _stage_documents(plan: BuildPlan) -> None:
     more = bool(plan.sources)
-    done = 0
+    if more:
+        await plan.step("documents", plan.generation, 0, 0)  # the worker reports how many files it has read
     while more:
-        await plan.step("documents", plan.generation, done, 0)
         staged = await _stage(plan, StageDocuments(files_max=plan.limits.files_per_step))
-        done += staged.rows
         more = staged.more
 
 

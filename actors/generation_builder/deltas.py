@@ -9,11 +9,12 @@ import contextlib
 import time
 
 from actors.errors import BulkheadError, GenerationSuspect
-from actors.generation_builder.building import BuildPlan, TooMuchForDelta, build_delta
-from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk, Steps
+from actors.generation_builder.building import BuildPlan, Step, TooMuchForDelta, Work, build_delta
+from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk
 from actors.generation_builder.publishing import Publisher
+from actors.generation_builder.steps import Steps
 from actors.generation_builder.wishes import Wishes
-from actors.messages import AbandonBuild, Done, GenerationRef
+from actors.messages import AbandonBuild, Covers, Done, GenerationRef
 
 RETRY_S_MAX = 300.0
 WAITING_MAX = 30
@@ -81,11 +82,12 @@ class Deltas:
         publisher, steps = self._publisher, self._steps
         try:
             async with publisher.lock:
-                base = self._desk.notice.base
-                if base is None or not self.due():
+                base, serving = self._desk.notice.base, self._desk.notice.serving
+                if base is None or serving is None or not self.due():
                     return
                 self._wishes.vectors = False
-                view = await self.build(base)
+                steps.begin(_expected(serving, self._desk.truth.latest))
+                view = await self.build(base, before=serving, work=self._desk.work, step=steps.enter)
                 await publisher.prepare(view, steps.enter)
                 await publisher.publish(view, steps.enter, base=base, previous=self._desk.notice.previous)
         except TooMuchForDelta as error:
@@ -100,7 +102,7 @@ class Deltas:
             self._succeeded((time.monotonic() - began) * 1000)
         finally:
             self._ended_at = time.monotonic()
-            self._desk.post(delta_building=None)
+            self._steps.end()
 
     def _succeeded(self, took_ms: float) -> None:
         self._failures = 0
@@ -108,35 +110,43 @@ class Deltas:
         published = self._desk.notice.deltas_published + 1
         self._desk.post(delta_error=None, deltas_published=published, delta_ms=took_ms)
 
-    async def build(self, base: GenerationRef) -> GenerationRef:
-        """Build a delta over a generation up to now, sealed, and return the view of both. The lock must be held.
+    async def build_last(self, base: GenerationRef, *, before: GenerationRef) -> GenerationRef:
+        """Build the delta that a new generation is published with, in the worker in the seat. The lock must be held.
 
-        Raises TooMuchForDelta, GenerationSuspect, or another BulkheadError.
+        Raises what `build` raises.
+        """
+        self._steps.begin(_expected(before, self._desk.truth.latest))
+        try:
+            return await self.build(base, before=before, work=self._desk.work, step=self._steps.enter)
+        finally:
+            self._steps.end()
+
+    async def build(
+        self, base: GenerationRef, *, before: GenerationRef | None, work: Work, step: Step
+    ) -> GenerationRef:
+        """Build a delta over a generation up to now, sealed, and return the view of both.
+
+        The delta of `before` hands its rows on when it lies over the same generation. Raises TooMuchForDelta,
+        GenerationSuspect, or another BulkheadError.
         """
         self._number += 1
-        notice = self._desk.notice
+        desk, truth = self._desk, self._desk.truth
         plan = BuildPlan(
-            house=self._desk.house,
-            work=self._desk.work,
-            step=self._steps.enter,
-            limits=self._desk.limits,
-            covers=self._desk.truth.latest,
-            sources=self._desk.truth.sources,
+            house=desk.house,
+            work=work,
+            step=step,
+            limits=desk.limits,
+            covers=truth.latest,
+            sources=truth.sources,
             identity=base.identity,
-            previous=notice.serving,
-            at_least=notice.highest,
+            previous=before,
+            at_least=desk.notice.highest,
         )
         try:
-            changes_max = self._desk.limits.delta_rows_max
-            return await build_delta(plan, base=base, delta=self._number, changes_max=changes_max)
+            return await build_delta(plan, base=base, delta=self._number, changes_max=desk.limits.delta_rows_max)
         except (BulkheadError, TooMuchForDelta):
-            await self.abandon()
+            await abandon(work)
             raise
-
-    async def abandon(self) -> None:
-        """Drop what is left of a delta; one that is cancelled with the actor goes with its worker."""
-        with contextlib.suppress(BulkheadError):
-            await self._desk.work(AbandonBuild(), Done, seconds=SHORT_S)
 
     async def _replace_worker_in_time(self) -> None:
         """Replace the worker between two deltas when it has grown large or old; LanceDB gives nothing back."""
@@ -152,3 +162,18 @@ class Deltas:
             await self._desk.seat.replace(cause, pending_s=limits.step_deadline_ms / 1000)
         self._made = 0
         self._desk.post(workers_replaced=self._desk.notice.workers_replaced + 1)
+
+
+async def abandon(work: Work, *, remains: bool = False) -> None:
+    """Drop what is left of a build in a worker; one that is cancelled with the actor goes with its worker.
+
+    `remains`: also what a process that has ended left of its build.
+    """
+    with contextlib.suppress(BulkheadError):
+        await work(AbandonBuild(remains=remains), Done, seconds=SHORT_S)
+
+
+def _expected(before: GenerationRef, latest: Covers) -> dict[str, int]:
+    """Return about how many rows a delta after a view has: what that one's holds, and what came since."""
+    events, units = latest.event_seq - before.covers.event_seq, latest.core_seq - before.covers.core_seq
+    return {"events": before.delta_rows + events, "units": units}

@@ -1,20 +1,18 @@
 """What the tasks of one incarnation of the builder share: house, board and worker, the truth as last seen, the hold.
 
-No decisions are made here. `work_of` makes a seat into something that a build can be given to, `Steps` shows where
-a build is.
+No decisions are made here. `work_of` makes a seat into something that a build can be given to.
 """
 
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 import trio
 
 from actors.actor import Board, House
-from actors.frames import Report
 from actors.generation_builder.building import Work
 from actors.generation_builder.seat import Seat
 from actors.mailbox import deadline_after
-from actors.messages import Covers, Message, Progress, SourceRoot
+from actors.messages import Covers, Message, SourceRoot
 from actors.notices import BuilderNotice
 from actors.settings import GenerationBuilderSettings
 from actors.worker import OnReport
@@ -75,34 +73,6 @@ class Hold:
         """Return at once unless builds are to pause at this stage."""
         while self._stage == stage:
             await self._released.wait()
-
-
-class Steps:
-    """Shows on the board where a build is, and lets it be held there. One of each kind runs at a time."""
-
-    def __init__(self, desk: Desk, kind: Literal["building", "delta_building"]) -> None:
-        self._desk = desk
-        self._kind = kind
-
-    async def enter(self, stage: str, generation: int, done: int, total: int) -> None:
-        """Note where the build is; under chaos it may be held here."""
-        notice = self._desk.notice
-        if self._kind == "delta_building":
-            stage = f"delta {stage}"
-        self._desk.post(
-            **{self._kind: Progress(stage=stage, done=done, total=total, generation=generation)},
-            highest=max(notice.highest, generation),
-        )
-        await self._desk.hold.wait_passed(stage)
-
-    def report(self, report: Report) -> None:
-        """Note how far the worker says that a step is."""
-        building = self._desk.notice.building
-        if building is not None and self._kind == "building":
-            progress = Progress(
-                stage=report.stage, done=report.done, total=report.total, generation=building.generation
-            )
-            self._desk.post(building=progress)
 
 
 def work_of(seat: Seat, limits: GenerationBuilderSettings, on_report: OnReport | None = None) -> Work:

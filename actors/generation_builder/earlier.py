@@ -30,12 +30,14 @@ def vectors(view: GenerationRef, dimensions: int) -> "Iterator[tuple[list[bytes]
 
 def documents(view: GenerationRef) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of the notes of a view, without their vectors. Raises GenerationSuspect."""
+    import pyarrow as pa
+
     columns = row_schema().names
     masked = set(_mask(view).documents)
     for batch in store.read_rows(Path(view.path), "documents", columns):
         rows = batch.select(["tenant", "path"]).to_pylist()
         kept = [number for number, row in enumerate(rows) if (row["tenant"], row["path"]) not in masked]
-        yield batch.take(kept)
+        yield batch.take(pa.array(kept, pa.int64()))
     if view.delta_path is not None:
         yield from store.read_rows(Path(view.delta_path), "documents", columns)
 

@@ -78,6 +78,7 @@ class Lookout:
         latest = Covers(event_seq=event_seq, core_seq=core_seq, sources_digest=digest)
         if latest != truth.latest:
             truth.latest, truth.moved_at = latest, time.monotonic()
+            self._wishes.moved(latest)
         gaps = decode_gaps(str(transcript.values.get("gaps") or ""))
         self._desk.post(event_seq=event_seq, core_seq=core_seq, event_gaps=gaps)
         await self._probe()

@@ -6,14 +6,17 @@ its publication, and of two views the later one is published last. Nobody else w
 truth knows nothing of it.
 """
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 import msgspec
 import trio
 
 from actors.errors import BuildFailed, BulkheadError, GenerationSuspect, InvalidParams
 from actors.generation_builder.building import Step
-from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk, Steps
+from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk
+from actors.generation_builder.steps import Steps
 from actors.generation_builder.succession import Succession
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import deadline_after
@@ -45,6 +48,17 @@ class Publisher:
         self.lock = trio.Lock()
         self.deltas_waiting = 0  # made since the last time that old ones were deleted
         self._retired: tuple[GenerationRef | None, ...] | None = None  # what was kept when nothing was left to delete
+        self._pinned: list[GenerationRef] = []
+
+    @contextlib.contextmanager
+    def pinned(self, view: GenerationRef) -> Iterator[None]:
+        """Keep the files of a view for as long as somebody looks at them, whatever is published meanwhile."""
+        self._pinned.append(view)
+        try:
+            yield
+        finally:
+            self._pinned.remove(view)
+            self.retire_again()
 
     # ------------------------------------------------------------ forward
 
@@ -96,11 +110,14 @@ class Publisher:
         earlier = notice.previous[place]
         steps = Steps(self._desk, "building")
         await self._desk.work(VerifyGeneration(generation=earlier.generation), GenerationRef)
-        await self.prepare(earlier, steps.enter)
-        async with self.lock:
-            await self.publish(earlier, steps.enter, base=earlier, previous=notice.previous[place + 1 :])
+        try:
+            await self.prepare(earlier, steps.enter)
+            async with self.lock:
+                await self.publish(earlier, steps.enter, base=earlier, previous=notice.previous[place + 1 :])
+        finally:
+            steps.end()
         self._wishes.paused_at = self._desk.truth.latest
-        self._desk.post(paused=True, building=None, successor=None, declined=self._succession.declined_by(earlier))
+        self._desk.post(paused=True, successor=None, declined=self._succession.declined_by(earlier))
         before = None if notice.serving is None else notice.serving.generation
         return as_row({"generation": earlier.generation, "rolled_back_from": before})
 
@@ -120,10 +137,15 @@ class Publisher:
             raise InvalidParams(f"index.rollback: generation {wanted} is not kept", hint=f"kept are {kept}")
         return 0 if wanted is None else kept.index(wanted)
 
-    async def fall_back(self, error: BulkheadError) -> None:
-        """The serving generation is damaged or gone: serve the best verified one, and build anew."""
+    async def fall_back(self, error: BulkheadError, *, distrusted: int | None = None) -> None:
+        """The serving generation is damaged or gone: serve the best verified one, and build anew.
+
+        A `distrusted` generation is put aside although its files are what was sealed.
+        """
         self._desk.house.log.error("generation suspect", extra={"error": error.message})
-        state = await self._desk.work(RecoverIndex(building=self.number_building()), IndexState)
+        distrust = {} if distrusted is None else {distrusted: error.message}
+        recover = RecoverIndex(building=self.number_building(), distrusted=distrust)
+        state = await self._desk.work(recover, IndexState)
         self._desk.post(
             serving=state.current,
             base=state.base,
@@ -175,7 +197,7 @@ class Publisher:
         async with self.lock:
             message, deadline_ns = GetIndexView(), deadline_after(SHORT_S)
             view = await self._desk.house.ask("searcher", message, IndexView, deadline_ns=deadline_ns)
-            kept = {ref.view for ref in wanted if ref is not None}
+            kept = {ref.view for ref in (*wanted, *self._pinned) if ref is not None}
             read = {*view.leased, *(() if view.serving is None else (view.serving,))}
             retire = RetireGenerations(keep=sorted(kept | read), building=self.number_building())
             await self._desk.work(retire, Done)

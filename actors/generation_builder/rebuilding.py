@@ -1,39 +1,53 @@
-"""The full generations: one after the other, never two at a time, each in a process of its own that ends with it.
+"""The full generations: when one is built, what becomes of it, and ending one. Never two at a time.
 
-One is built on command, when there is none or the embedding is another one, and when the delta has outgrown its share.
-Deltas over the old one go on meanwhile, and before a new one is published a delta brings it up to date. What fails is
-tried again, with longer and longer pauses, and never in the way of anybody: the generation that served goes on serving.
+One is built on command, when there is none or the embedding is another one, and when the delta has outgrown its share;
+how, is in full_build.py. Requests coalesce: what is asked for before a build begins is one build, what is asked for
+while one runs is about what came after its start and is the next one. What fails is tried again, with longer and longer
+pauses, and in nobody's way: the generation that served goes on serving.
 """
 
 import contextlib
+import enum
 import time
-from typing import TypeVar
+from typing import Literal
 
 import trio
 
-from actors.errors import BuildFailed, BulkheadError, DiskFull
-from actors.generation_builder.building import BuildPlan, TooMuchForDelta, build
-from actors.generation_builder.deltas import Deltas
-from actors.generation_builder.desk import LOOK_EVERY_S, Desk, Steps, work_of
+from actors.errors import BulkheadError, DiskFull, NotFound
+from actors.gaps import count_between
+from actors.generation_builder.deltas import Deltas, abandon
+from actors.generation_builder.desk import LOOK_EVERY_S, Desk
+from actors.generation_builder.full_build import Built, FullBuilds
 from actors.generation_builder.looking import Lookout
-from actors.generation_builder.publishing import Publisher
-from actors.generation_builder.seat import Seat, hard_limit, keep_below
+from actors.generation_builder.publishing import Publisher, as_row
+from actors.generation_builder.steps import Steps
 from actors.generation_builder.succession import OUTGROWN, QUIET, Succession
 from actors.generation_builder.wishes import Wishes
-from actors.messages import Covers, GenerationRef, Progress
-from actors.worker import WorkerDied, WorkerSpec
-
-Error = TypeVar("Error", bound=BaseException)
+from actors.messages import BuildEnd, Covers, GenerationRef, Row
+from actors.notices import BuilderNotice
+from actors.worker import WorkerSpec
 
 RETRY_S_MIN, RETRY_S_MAX = 5.0, 300.0
 ATTEMPTS_MAX = 3  # with the same input; then it waits for the truth to move or for a command
 # A delta becomes part of a generation when nothing else is to be done, if that takes seconds (measured: 6 s for 20,000
 # rows) or the delta is so large a part.
 COMPACT_ROWS, COMPACT_PERCENT = 20_000, 1
+CANCELLED_PAUSE_S = 60.0  # who cancels a build does not want the next one at once
+ENDS_KEPT = 16
+ROWS_A_NOTE = 4  # measured: 3 to 5 chunks
+
+EndState = Literal["published", "successor", "failed", "cancelled"]
+
+
+class Ending(enum.Enum):
+    """Why a build is ended before it is complete."""
+
+    DISK = "build ended: the disk is low"
+    COMMAND = "cancelled by command"
 
 
 class Rebuilds:
-    """Builds full generations and publishes them."""
+    """Has full generations built, and published."""
 
     def __init__(
         self,
@@ -52,10 +66,21 @@ class Rebuilds:
         self._lookout = lookout
         self._deltas = deltas
         self._succession = succession
-        self._worker = worker
         self._steps = Steps(desk, "building")
-        self._ended_at = 0.0
+        self._builds = FullBuilds(
+            desk,
+            self._steps,
+            publisher=publisher,
+            lookout=lookout,
+            deltas=deltas,
+            succession=succession,
+            worker=worker,
+        )
+        self._ended_at = self._not_before = 0.0
+        self._running: int | None = None  # the number of the build under way
+        self._at_rest = trio.Event()  # it has ended, and what it left is gone
         self._endable: trio.CancelScope | None = None  # the build under way, until it is complete
+        self._ending: Ending | None = None
 
     async def run(self) -> None:
         """Build a generation whenever one is due, for ever."""
@@ -64,19 +89,17 @@ class Rebuilds:
             if reason is None:
                 await self._wishes.wait_full(LOOK_EVERY_S)
                 continue
-            self._wishes.forced = None
+            number = self._running = self._desk.notice.builds_started + 1
+            self._at_rest, self._ending = trio.Event(), None
             with trio.CancelScope() as scope:
                 self._endable = scope
-                await self._build_once(reason)
+                await self._build(number, reason)
             self._endable = None
             self._ended_at = time.monotonic()
             if scope.cancelled_caught:
-                await self._make_room(reason)
-
-    def end(self, reason: str) -> None:
-        """End the build under way, unless it is complete."""
-        if self._endable is not None:
-            self._endable.cancel(reason)
+                await self._clear_away(number, reason)
+            self._running = None
+            self._at_rest.set()
 
     # ------------------------------------------------------------ when
 
@@ -94,7 +117,7 @@ class Rebuilds:
             reason = None if empty else "no generation"
         else:
             reason = self._succession.due() or self._wishes.owed or self._outgrown(notice.serving)
-        if reason is None or time.monotonic() < self._next_at():
+        if reason is None or time.monotonic() < max(self._not_before, self._next_at()):
             return None
         return reason
 
@@ -120,122 +143,126 @@ class Rebuilds:
         pause_s: float = notice.build_ms / 1000 * (100 / limits.duty_percent_max - 1)
         return self._ended_at + max(limits.build_every_ms / 1000, pause_s)
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ one build, and what came of it
 
-    async def _build_once(self, reason: str) -> None:
+    async def _build(self, number: int, reason: str) -> None:
         started = time.monotonic()
-        self._wishes.paused_at = None
-        number = self._desk.notice.builds_started + 1
-        self._desk.post(building=Progress(stage="begin"), builds_started=number, paused=False)
+        self._wishes.take()
+        self._desk.post(builds_started=number, paused=False, cancelled=False)
+        self._steps.begin(_expected(self._desk.notice), build=number, reason=reason)
         self._desk.house.log.info("build started", extra={"reason": reason, "build": number})
         try:
             covers = await self._refresh()
             notice = self._desk.notice
             attempts = notice.attempts if notice.attempted == covers else 0
             self._desk.post(attempted=covers, attempts=attempts + 1)
-            sealed = await self._rebuild(covers, reason)
-            if self._succession.may_publish(sealed, reason):
-                await self._publish(sealed)
+            built = await self._builds.make(covers, reason)
+            if built.publish:
+                await self._builds.publish(built, complete=self._complete)
             else:
-                self._desk.post(successor=sealed)
+                self._desk.post(successor=built.sealed)
         except BulkheadError as error:
-            self._failed(reason, error)
+            self._failed(number, reason, error)
         else:
-            self._succeeded(sealed, number, (time.monotonic() - started) * 1000)
+            self._succeeded(number, built, (time.monotonic() - started) * 1000)
 
     async def _refresh(self) -> Covers:
         """Look once more right before the build, so that it covers all that was acknowledged until now."""
         self._lookout.scan_again()
         return await self._lookout.look()
 
-    async def _rebuild(self, covers: Covers, reason: str) -> GenerationRef:
-        """Build a generation in a process of its own, which ends with it: LanceDB gives nothing back."""
-        sealed: GenerationRef | None = None
-        desk = self._desk
-        try:
-            async with trio.open_nursery() as nursery:
-                seat = Seat(desk.house, self._worker, nursery)
-                await seat.fill()
-                nursery.start_soon(keep_below, seat, hard_limit(desk.limits.rss_bytes_max))
-                sealed = await build(self._plan(covers, reason, seat))
-                nursery.cancel_scope.cancel("the generation is sealed")
-        except* WorkerDied as group:
-            raise BuildFailed(f"the process that built it died: {_leaf(group).cause}") from group
-        except* BulkheadError as group:
-            raise _leaf(group) from group
-        assert sealed is not None
-        return sealed
+    def _complete(self) -> None:
+        """What is complete is published, whatever comes: on a low disk so that the one before it can go."""
+        self._endable = None
 
-    def _plan(self, covers: Covers, reason: str, seat: Seat) -> BuildPlan:
-        identity, lender = self._succession.choose(reason)
-        return BuildPlan(
-            house=self._desk.house,
-            work=work_of(seat, self._desk.limits, self._steps.report),
-            step=self._steps.enter,
-            limits=self._desk.limits,
-            covers=covers,
-            sources=self._desk.truth.sources,
-            identity=identity,
-            previous=self._desk.notice.serving,
-            lender=lender,
-            at_least=self._desk.notice.highest,
-        )
-
-    async def _publish(self, sealed: GenerationRef) -> None:
-        """Publish a generation together with a delta of what came while it was built."""
-        publisher, enter = self._publisher, self._steps.enter
-        async with publisher.lock:
-            view = await self._brought_up_to_date(sealed)
-            await publisher.prepare(view, enter)
-            comparison = await self._succession.compare(self._desk.house, view)
-            self._endable = None  # what is complete is published, so that the one before it can go
-            await publisher.publish(view, enter, base=sealed, previous=publisher.kept_behind(sealed))
-        notice = self._desk.notice
-        following = None if sealed.identity == notice.identity else notice.successor
-        self._desk.post(comparison=comparison, successor=following)
-
-    async def _brought_up_to_date(self, sealed: GenerationRef) -> GenerationRef:
-        """Return the generation with a delta of what came while it was built; without one if that fails."""
-        if await self._lookout.look() == sealed.covers:
-            return sealed
-        try:
-            return await self._deltas.build(sealed)
-        except (BulkheadError, TooMuchForDelta) as error:
-            self._desk.house.log.warning("delta failed", extra={"error": str(error)})
-            return sealed
-        finally:
-            self._desk.post(delta_building=None)
-
-    # ------------------------------------------------------------ what came of it
-
-    def _succeeded(self, sealed: GenerationRef, number: int, took_ms: float) -> None:
+    def _succeeded(self, number: int, built: Built, took_ms: float) -> None:
         self._wishes.owed = None
-        self._succession.built(sealed)
+        self._succession.built(built.sealed)
         self._lookout.scan_again()  # the next scan reports what this build could not read
-        self._desk.post(
-            building=None, builds_published=number, attempts=0, last_error=None, disk_full_ns=0, build_ms=took_ms
-        )
-        self._desk.house.log.info("build published", extra={"generation": sealed.generation, "rows": sealed.rows})
+        self._steps.end(built.sealed.rows)
+        published = number if built.publish else self._desk.notice.builds_published
+        self._desk.post(builds_published=published, attempts=0, last_error=None, disk_full_ns=0, build_ms=took_ms)
+        self._record(number, "published" if built.publish else "successor", generation=built.sealed.generation)
+        extra = {"generation": built.sealed.generation, "build": number, "rows": built.sealed.rows}
+        self._desk.house.log.info("build published" if built.publish else "successor built", extra=extra)
 
-    def _failed(self, reason: str, error: BulkheadError) -> None:
+    def _failed(self, number: int, reason: str, error: BulkheadError) -> None:
         self._succession.failed(reason)
         self._wishes.owed = reason
+        self._steps.end()
         # A full disk is not the fault of the input, so it is tried for ever, with longer and longer pauses.
         full_ns = time.monotonic_ns() if isinstance(error, DiskFull) else 0
-        self._desk.post(building=None, last_error=error.message, disk_full_ns=full_ns)
-        self._desk.house.log.warning("build failed", extra={"error": error.message})
+        self._desk.post(last_error=error.message, disk_full_ns=full_ns)
+        self._record(number, "failed", error=error.message)
+        self._desk.house.log.warning("build failed", extra={"error": error.message, "build": number})
         self._publisher.retire_again()  # its folder is to be deleted
 
-    async def _make_room(self, reason: str) -> None:
-        """Drop the build that a low disk ended, at once, and remember that it is wanted. Its process has ended."""
-        if self._wishes.forced is None:
-            self._wishes.forced = reason
-        self._desk.house.log.warning("build ended", extra={"reason": "the disk is low"})
+    def _record(self, number: int, state: EndState, *, generation: int | None = None, error: str | None = None) -> None:
+        end = BuildEnd(build=number, state=state, generation=generation, error=error)
+        self._desk.post(builds_ended=(*self._desk.notice.builds_ended, end)[-ENDS_KEPT:])
+
+    # ------------------------------------------------------------ ending one
+
+    def end_for_disk(self) -> None:
+        """End the build under way, unless it is complete. It is wanted all the same, and made once there is room."""
+        if self._ending is None:
+            self._end(Ending.DISK)
+
+    async def cancel(self, build: int | None) -> Row:
+        """End the build under way and withdraw the one that is asked for; with `build` only that one of them.
+
+        Returns when process and folder are gone. A build that is complete is published all the same. None is made
+        unasked before the truth has moved, nor within a minute. Raises NotFound.
+        """
+        asked = None if self._wishes.forced is None else self._desk.notice.builds_started + 1
+        running = self._running
+        if build is not None and build not in (asked, running):
+            raise NotFound(f"index.cancel: build {build} is neither under way nor asked for", hint="see index.status")
+        withdrawn = asked if asked is not None and build in (None, asked) else None
+        if withdrawn is not None:
+            self._withdraw(withdrawn)
+        ended = running if running is not None and build in (None, running) else None
+        publishing = ended if self._endable is None else None
+        if ended is not None and publishing is None:
+            self._end(Ending.COMMAND)
+            await self._at_rest.wait()
+        cancelled = [number for number in (ended, withdrawn) if number is not None and number != publishing]
+        return as_row({"cancelled": cancelled, "publishing": publishing})
+
+    def _end(self, ending: Ending) -> None:
+        if self._endable is not None:
+            self._ending = ending
+            self._endable.cancel(ending.value)
+
+    def _withdraw(self, number: int) -> None:
+        """Forget a build that has not begun. Its number is spent, so that whoever waits for it is told."""
+        self._wishes.take()
+        self._pause()
+        self._desk.post(builds_started=number)
+        self._record(number, "cancelled", error=Ending.COMMAND.value)
+
+    def _pause(self) -> None:
+        """Build nothing unasked until the truth moves, and not for a while."""
+        self._wishes.owed = None
+        self._wishes.paused_at = self._desk.truth.latest
+        self._not_before = time.monotonic() + CANCELLED_PAUSE_S
+        self._desk.post(cancelled=True)
+
+    async def _clear_away(self, number: int, reason: str) -> None:
+        """Remove what an ended build left, at once. Its process is gone."""
+        ending = self._ending or Ending.DISK
         attempts = max(0, self._desk.notice.attempts - 1)  # its input is not to blame
-        self._desk.post(building=None, attempts=attempts, last_error="build ended: the disk is low")
-        await self._deltas.abandon()
+        self._steps.end()
+        self._desk.post(attempts=attempts, last_error=ending.value)
+        self._desk.house.log.warning("build ended", extra={"reason": ending.value, "build": number})
+        if ending is Ending.COMMAND:
+            self._pause()
+        elif self._wishes.forced is None:
+            self._wishes.force(reason)
+        await abandon(self._desk.work, remains=True)
         with contextlib.suppress(BulkheadError):  # what is left is deleted in time
             await self._publisher.retire_at_once()
+        self._record(number, "cancelled" if ending is Ending.COMMAND else "failed", error=ending.value)
 
 
 def _is_worth_compacting(serving: GenerationRef, base: GenerationRef) -> bool:
@@ -244,7 +271,11 @@ def _is_worth_compacting(serving: GenerationRef, base: GenerationRef) -> bool:
     return serving.delta is not None and (rows <= COMPACT_ROWS or serving.delta_rows * 100 >= rows * COMPACT_PERCENT)
 
 
-def _leaf(group: BaseExceptionGroup[Error]) -> Error:
-    """Return the innermost first error of a group."""
-    first = group.exceptions[0]
-    return _leaf(first) if isinstance(first, BaseExceptionGroup) else first
+def _expected(notice: BuilderNotice) -> dict[str, int]:
+    """Return about how many rows a generation has now: those that serve, and what the truth has beyond."""
+    rows = {} if notice.serving is None else notice.serving.rows
+    return {
+        "events": max(rows.get("events", 0), count_between(0, notice.event_seq, notice.event_gaps)),
+        "units": rows.get("units", 0) or notice.core_seq,
+        "documents": rows.get("documents", 0) or notice.files * ROWS_A_NOTE,
+    }

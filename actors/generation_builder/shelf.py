@@ -13,7 +13,7 @@ The rules:
 
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from actors import generation as generations
@@ -34,17 +34,23 @@ from actors.messages import GenerationRef, IndexState, Skip, split_view, view_nu
 SUSPECT = "suspect"
 
 
-def recover(index: Path, spared: Collection[Path], check: Callable[[], None]) -> IndexState:
+def recover(
+    index: Path, spared: Collection[Path], check: Callable[[], None], distrusted: Mapping[int, str] = {}
+) -> IndexState:
     """Remove the remains of a crash, verify what CURRENT names, fall back when that is damaged.
 
-    `spared` are the folders of a build that is under way. Those behind the current one are only looked at (names and
-    sizes): whoever serves one of them verifies it first.
+    `spared` are the folders of a build that is under way; `distrusted` generations count as damaged, for the reason
+    given. Those behind the current one are only looked at (names and sizes): whoever serves one verifies it first.
     """
     remove_temporary(index, spared)
     numbers = generations.sealed_numbers(index)
-    suspects: dict[int, Skip] = {}
+    suspects = {
+        number: Skip(path=str(generation_path(index, number)), reason=SUSPECT, detail=why)
+        for number, why in distrusted.items()
+    }
     pointed = generations.read_current(index)
-    base = _first_sound(index, _candidates(numbers, pointed), suspects, check)
+    candidates = [number for number in _candidates(numbers, pointed) if number not in distrusted]
+    base = _first_sound(index, candidates, suspects, check)
     current = _with_delta(index, pointed, base, suspects, check)
     _put_right(index, pointed, current)
     behind = [number for number in reversed(numbers) if current is not None and number < current.generation]
@@ -98,9 +104,9 @@ def _verify_shapes(index: Path, number: int, delta: int | None) -> None:
         generations.verify_shape(delta_path(index, number, delta))
 
 
-def retire(index: Path, keep: Collection[int], spared: Collection[Path]) -> None:
+def retire(index: Path, keep: Collection[int], spared: Collection[Path], building: int | None = None) -> None:
     """Delete the sealed generations and deltas that belong to none of the views in `keep` and are not current, and
-    every temporary folder that is not spared.
+    every temporary folder that is not spared. What is sealed of the generation `building` stays: it is on its way.
     """
     pointer = generations.read_current(index)
     views = {*keep} if pointer is None else {*keep, view_number(pointer.generation, pointer.delta)}
@@ -109,7 +115,7 @@ def retire(index: Path, keep: Collection[int], spared: Collection[Path]) -> None
     with storage_errors("retiring generations"):
         sealed = [*((number, None) for number in generations.sealed_numbers(index)), *sealed_deltas(index)]
         for number, delta in sealed:
-            if (number, delta) not in kept:
+            if number != building and (number, delta) not in kept:
                 sealed_path(index, number, delta).rename(doomed_path(index, number, delta))
     remove_temporary(index, spared)
 

@@ -167,6 +167,22 @@ def read_rows(folder: Path, corpus: Corpus, columns: list[str]) -> "Iterator[pa.
     yield from _read(folder, corpus, columns, None)
 
 
+def read_where(folder: Path, corpus: Corpus, columns: list[str], where: str) -> "Iterator[pa.RecordBatch]":
+    """Yield rows of a table of a sealed generation. `where` is ours, never a client's. Raises GenerationSuspect."""
+    yield from _read(folder, corpus, columns, where)
+
+
+def read_at(folder: Path, corpus: Corpus, rows: Sequence[int], columns: list[str]) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows at these places of a table of a sealed generation. Raises GenerationSuspect."""
+    import lancedb
+
+    try:
+        found = lancedb.connect(str(folder)).open_table(corpus).take_offsets(list(rows)).select(columns).to_arrow()
+        yield from found.to_batches(READ_ROWS)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise GenerationSuspect(f"generation {folder.name}: {corpus} not readable: {brief(error)}") from error
+
+
 def count_masked(
     folder: Path, units: Sequence[str], documents: Collection[tuple[str, str]], *, vectors: bool
 ) -> Masked:
@@ -193,13 +209,15 @@ def read_masked_terms(
     folder: Path, units: Sequence[str], documents: Collection[tuple[str, str]]
 ) -> "Iterator[tuple[Corpus, pa.Array]]":
     """Yield the terms of the rows of a sealed generation that belong to these units and notes."""
+    import pyarrow as pa
+
     for batch in _rows_with(folder, "units", "id", units, ["terms"]):
         yield "units", batch.column("terms")
     paths = sorted({path for _, path in documents})
     for batch in _rows_with(folder, "documents", "path", paths, ["tenant", "path", "terms"]):
         rows = batch.select(["tenant", "path"]).to_pylist()
         kept = [number for number, row in enumerate(rows) if (row["tenant"], row["path"]) in documents]
-        yield "documents", batch.column("terms").take(kept)
+        yield "documents", batch.column("terms").take(pa.array(kept, pa.int64()))
 
 
 def _rows_with(

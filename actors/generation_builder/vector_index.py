@@ -107,14 +107,9 @@ class Sample:
     @classmethod
     def of(cls, table: "Table", rows: int, dimensions: int) -> "Sample":
         """Take questions from the table: the same ones in every build of the same rows."""
-        import numpy as np
-
         offsets = [rows * step // OFFSETS for step in range(min(rows, OFFSETS))]
         found = table.take_offsets(offsets).select(["vector"]).to_arrow().column("vector").combine_chunks().drop_null()
-        vectors = _units(found.flatten().to_numpy(zero_copy_only=False).reshape(len(found), dimensions))
-        chosen = np.linspace(0, max(0, len(vectors) - 1), num=min(len(vectors), QUESTIONS), dtype=np.int64)
-        halfway = vectors[chosen] + vectors[np.roll(chosen, len(chosen) // 3)]
-        return cls(halfway[np.linalg.norm(halfway, axis=1) > OPPOSITE])
+        return cls(halfway(found.flatten().to_numpy(zero_copy_only=False).reshape(len(found), dimensions), QUESTIONS))
 
     def offer(self, vectors: "Matrix") -> None:
         """Look at the next rows of the table."""
@@ -135,6 +130,17 @@ class Sample:
             check()
             found += int((_ask(table, index, question) <= bound + TOLERANCE).sum())
         return found / max(1, int(np.isfinite(self.nearest).sum()))
+
+
+def halfway(vectors: "Matrix", count: int) -> "Matrix":
+    """Return at most so many questions half-way between two vectors each; those that point nowhere are left out."""
+    import numpy as np
+
+    units = _units(vectors)
+    chosen = np.linspace(0, max(0, len(units) - 1), num=min(len(units), count), dtype=np.int64)
+    between: Matrix = units[chosen] + units[np.roll(chosen, len(chosen) // 3)]
+    pointing: Matrix = between[np.linalg.norm(between, axis=1) > OPPOSITE]
+    return pointing
 
 
 def _ask(table: "Table", index: VectorIndex, question: "Matrix") -> "NDArray[np.float32]":

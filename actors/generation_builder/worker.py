@@ -3,12 +3,14 @@
 There may be two of them at a time. One holds the lock of the index folder, makes the deltas, publishes, recovers and
 retires; the other (`rebuilding`) makes a full generation and nothing else, in a folder that nobody else touches.
 
-Two lanes, so that looking never waits for building: `build` changes the index folder, `look` only reads (the walk of
-the sources, the verification of a generation). Between two messages the only state is the draft under way, and it is
-worthless: whatever goes wrong, the draft is dropped, and the generation that is current stays as it is.
+Three lanes, so that looking never waits for building or verifying: `build` changes the index folder, `look` walks the
+sources, `verify` reads what is sealed, byte by byte. Between two messages the only state is the draft under way, and it
+is worthless: whatever goes wrong, the draft is dropped, and the generation that is current stays as it is.
 """
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,8 +28,10 @@ from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.draft import Draft
 from actors.generation_builder.faults import storage_errors
 from actors.generation_builder.index_lock import IndexLock
+from actors.generation_builder.sampling import take_sample
 from actors.generation_builder.scan import Scan, ScanLimits, scan_sources
 from actors.generation_builder.scan_report import FileRetries, report
+from actors.generation_builder.scrub import Scrub
 from actors.lance_import import leave_out_catalogues
 from actors.messages import (
     AbandonBuild,
@@ -42,8 +46,10 @@ from actors.messages import (
     ProbeIndex,
     RecoverIndex,
     RetireGenerations,
+    SampleView,
     ScanResult,
     ScanSources,
+    ScrubSlice,
     SealGeneration,
     SourceRoot,
     Staged,
@@ -57,7 +63,8 @@ from actors.messages import (
 )
 from actors.settings import RoomSetup
 
-BUILD, LOOK = "build", "look"
+BUILD, LOOK, VERIFY = "build", "look", "verify"
+NICE_VERIFY = 19
 
 
 class GenerationBuilderRoom:
@@ -81,7 +88,9 @@ class GenerationBuilderRoom:
         RetireGenerations: BUILD,
         AbandonBuild: BUILD,
         ProbeIndex: LOOK,
-        VerifyGeneration: LOOK,
+        VerifyGeneration: VERIFY,
+        SampleView: VERIFY,
+        ScrubSlice: VERIFY,
     }
 
     def __init__(self, setup: Setup) -> None:
@@ -93,6 +102,7 @@ class GenerationBuilderRoom:
         self._draft: Draft | None = None
         self._scanned: Scan | None = None  # the last one, for a delta of the same digest
         self._retries = FileRetries()
+        self._scrub = Scrub(self._index)
         self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
         self._exact_values_max = limits.exact_values_max
         self._scan_limits = ScanLimits(
@@ -107,9 +117,11 @@ class GenerationBuilderRoom:
         os.environ["TMPDIR"] = str(self._scratch)
 
     def open(self, lane: str) -> dict[str, int | float | str | bool | None]:
-        """Take the lock of the index folder; the other lane needs nothing."""
+        """Take the lock of the index folder; the other lanes need nothing. Verifying gives way to everything."""
         if lane == BUILD:
             self._hold_lock()
+        elif lane == VERIFY and sys.platform == "linux":  # elsewhere the nice value belongs to the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE_VERIFY)
         return {}
 
     def close(self, lane: str) -> None:
@@ -128,28 +140,23 @@ class GenerationBuilderRoom:
     def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
         """Do one step. Errors of a step of the build end the build."""
         match message:
-            case ScanSources():
-                return self._scan_sources(message.sources, call)
-            case ProbeIndex():
-                shelf.probe(self._index, message.generation, message.delta)
-                return Done()
-            case VerifyGeneration():
-                return self._verify(message, call)
+            case ScanSources() | ProbeIndex() | VerifyGeneration() | SampleView() | ScrubSlice():
+                return self._look(message, call)
             case RecoverIndex():
                 self._hold_lock()
-                return shelf.recover(self._index, self._spared(message.building), call.check)
+                return shelf.recover(self._index, self._spared(message.building), call.check, message.distrusted)
             case FlipGeneration():
                 self._hold_lock()
                 shelf.flip(self._index, message.generation, message.delta)
                 return Done()
             case RetireGenerations():
                 self._hold_lock()
-                # What another process has sealed is not published yet.
-                keep = message.keep if message.building is None else [*message.keep, message.building]
-                shelf.retire(self._index, keep, self._spared(message.building))
+                shelf.retire(self._index, message.keep, self._spared(message.building), message.building)
                 return Done()
             case AbandonBuild():
                 self._drop_draft()
+                if message.remains:
+                    shelf.remove_temporary(self._index, [])
                 return Done()
             case BeginBuild():
                 return self._begin(message, call)
@@ -159,6 +166,23 @@ class GenerationBuilderRoom:
                 return self._do_step(message, call)
 
     # ------------------------------------------------------------ looking
+
+    def _look(
+        self, message: ScanSources | ProbeIndex | VerifyGeneration | SampleView | ScrubSlice, call: CallContext
+    ) -> msgspec.Struct:
+        """Read and change nothing."""
+        match message:
+            case ScanSources():
+                return self._scan_sources(message.sources, call)
+            case VerifyGeneration():
+                return self._verify(message, call)
+            case SampleView():
+                return take_sample(message.view, call.check)
+            case ScrubSlice():
+                return self._scrub.read(message, call.check)
+            case ProbeIndex():
+                shelf.probe(self._index, message.generation, message.delta)
+                return Done()
 
     def _scan_sources(self, sources: list[SourceRoot], call: CallContext) -> ScanResult:
         manifest = shelf.current_manifest(self._index)
@@ -261,7 +285,8 @@ class GenerationBuilderRoom:
         """Return the folders that a recovery must leave alone: those of the builds under way here and over there."""
         spared = [] if self._draft is None else [self._draft.folder, self._scratch]
         if building is not None:
-            spared += [generations.build_path(self._index, building), generations.scratch_path(self._index)]
+            # Its deltas as well: it catches up before it is published.
+            spared += [generations.scratch_path(self._index), *generations.build_paths(self._index, building)]
         return spared
 
     def _hold_lock(self) -> None:

@@ -17,6 +17,7 @@ the truth for keyword hits newer than that view; `ranking.py` makes one order of
     search.py                         one search in a worker, and what is said when a list is missing
     query_vectors.py models.py        the vector of a question, bounded in time; the models of this process
     comparing.py                      pure: how far two generations agree, when the embedding model changes
+    trying.py                         a verification's questions, asked as people's are
     store.py                          views opened for reading: one list of the rows of both folders
     lance_tables.py  lance_queries.py the tables of one folder, opened and checked; one query of one table. LanceDB is
                                       touched in these three only

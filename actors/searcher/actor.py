@@ -54,6 +54,8 @@ from actors.messages import (
     SearchUnits,
     ServeGeneration,
     SourceRoots,
+    Tried,
+    TryView,
     view_name,
 )
 from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
@@ -75,6 +77,7 @@ from actors.searcher.ranking import (
 )
 from actors.searcher.reply import Quality, encode_reply
 from actors.searcher.truth import Owners, Truth
+from actors.searcher.trying import try_view
 from actors.settings import EmbeddingSettings, SearcherSettings
 from actors.worker import WorkerDied, WorkerSpec
 
@@ -90,7 +93,7 @@ WORKER_WAIT_S = 15.0  # a search worker imports LanceDB first, seconds on a busy
 COMPARE_S = 10.0  # what is compared by then is enough; the flip waits for it
 REMOTE = "openai-compatible"
 
-CONTROLS = (PrepareGeneration, ServeGeneration, CompareGenerations, GetIndexView)
+CONTROLS = (PrepareGeneration, ServeGeneration, CompareGenerations, TryView, GetIndexView)
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -235,6 +238,8 @@ class Searcher:
                 answer = Done()
             case CompareGenerations():
                 answer = await self._compare(message)
+            case TryView():
+                answer = await self._try(message, envelope.deadline_ns)
             case GetIndexView():
                 answer = IndexView(serving=self._leases.serving, leased=self._leases.leased())
             case _:
@@ -425,6 +430,26 @@ class Searcher:
             remote = None if settings is None else RemoteQueryEmbedder(settings, spaces=self._spaces)
             self._remotes[identity.key] = remote
         return self._remotes[identity.key]
+
+    async def _try(self, message: TryView, deadline_ns: int) -> Tried:
+        """Ask a view the questions of a verification, in the spare if it can be: searches go to the other worker."""
+        self._leases.hold(message.view.view)
+        try:
+            await self._prepare(message.view)
+
+            async def ask(query: Query) -> QueryResult:
+                slot = next((slot for slot in reversed([*self._pair]) if slot.serves(query.view)), None)
+                if slot is None or slot.worker is None:
+                    raise ActorUnavailable("no search worker has the generation open", retry_after_ms=1000)
+                try:
+                    found: QueryResult = await slot.worker.call(query, QueryResult, deadline_ns=deadline_ns)
+                except WorkerDied as error:
+                    raise ActorUnavailable(f"search worker died over it: {error.cause}") from error
+                return found
+
+            return await try_view(message, tuple(self._recent), ask)
+        finally:
+            self._leases.release(message.view.view)
 
     async def _compare(self, message: CompareGenerations) -> Comparison:
         """Ask both generations what was asked lately, one question after the other, in a worker that has both open."""

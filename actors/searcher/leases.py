@@ -25,6 +25,10 @@ class Leases:
             self._readers[self._serving] += 1
         return self._serving
 
+    def hold(self, view: int) -> None:
+        """Take a lease on a view whether it serves or not: it is closed once the lease was given back."""
+        self._readers[view] = self.readers(view) + 1
+
     def release(self, view: int) -> None:
         """Give one lease back."""
         assert self.readers(view) > 0, f"release of view {view}, which nobody reads"

@@ -1,4 +1,4 @@
-"""index: how complete the index is, rebuilding it, waiting for it."""
+"""index: how complete the index is, rebuilding it and ending that, going back to the last generation, verifying it."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from supervisor.cli.answers import FAILED, OK, ask, member, members, note, number, say, say_json, table
-from supervisor.cli.arguments import Verbs
+from supervisor.cli.arguments import Verbs, positive
 from supervisor.cli.service import describe_index
 from supervisor.client import Client
 
@@ -14,33 +14,92 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 POLL_S = 0.2
+VERIFY_S = 120.0  # the longest deadline that a daemon takes (config: protocol.deadline_ms_max)
+ACTIONS = ("show", "rebuild", "cancel", "rollback", "verify")
 
 
 def register(verbs: Verbs) -> None:
     """Add the verbs of this file."""
-    index = verbs.add("index", run_index, "say how complete the index is, or rebuild it")
+    index = verbs.add("index", run_index, "say how complete the index is; rebuild, roll back or verify it")
+    index.add_argument("action", nargs="?", choices=ACTIONS, default="show", help="what to do (show)")
     index.add_argument("--rebuild", action="store_true", help="build a new generation; the old one serves meanwhile")
     index.add_argument("--wait", action="store_true", help="wait until it is built and up to date")
+    index.add_argument("--build", type=positive, metavar="N", help="with cancel: only this build")
+    index.add_argument("--generation", type=positive, metavar="N", help="with rollback: to this one (the last before)")
 
 
 def run_index(options: argparse.Namespace) -> int:
-    """Rebuild if asked, wait if asked, and print the status of the index."""
+    """Do what is asked; to rebuild, wait and show is one thing: print the status of the index at the end."""
     with Client(options.data, options.config) as client:
+        if options.action in _COMMANDS:
+            return _COMMANDS[options.action](client, options)
         build = None
-        if options.rebuild:
+        if options.rebuild or options.action == "rebuild":
             build = number(ask(client, "index.rebuild"), "build")
         status = ask(client, "index.status")
         if options.wait:
             status = _wait(client, build, status)
         sources = [] if options.json else members(ask(client, "source.list"), "sources")
-    failed = options.wait and build is not None and number(status, "builds", "published") < build
+    failure = _failure(status, build) if options.wait and build is not None else None
     if options.json:
         say_json(status)
     else:
         _print(status, build, sources)
-    if failed:
-        note(f"bulkhead: index not rebuilt: {member(status, 'last_error')}")
-    return FAILED if failed else OK
+    if failure is not None:
+        note(f"bulkhead: index not rebuilt: {failure}")
+    return OK if failure is None else FAILED
+
+
+def _failure(status: object, build: int) -> str | None:
+    """Return why a build that has ended came to nothing, None when it did not."""
+    for end in members(status, "builds", "ended"):
+        if end.get("build") == build:
+            return None if end.get("state") in ("published", "successor") else str(end.get("error"))
+    return None if number(status, "builds", "published") >= build else str(member(status, "last_error"))
+
+
+def _cancel(client: Client, options: argparse.Namespace) -> int:
+    result = ask(client, "index.cancel", {} if options.build is None else {"build": options.build})
+    if options.json:
+        say_json(result)
+        return OK
+    cancelled = member(result, "cancelled")
+    if isinstance(cancelled, list) and cancelled:
+        say(f"cancelled build {', '.join(map(str, cancelled))}; the generation that serves goes on serving")
+    elif (publishing := member(result, "publishing")) is not None:
+        say(f"build {publishing} is complete and being published")
+    else:
+        say("no build is under way")
+    return OK
+
+
+def _roll_back(client: Client, options: argparse.Namespace) -> int:
+    # Not by ask(): a second time would roll back one generation further.
+    result = client.request("index.rollback", {} if options.generation is None else {"generation": options.generation})
+    if options.json:
+        say_json(result)
+    else:
+        say(f"generation {member(result, 'generation')} serves again, instead of {member(result, 'rolled_back_from')}")
+    return OK
+
+
+def _verify(client: Client, options: argparse.Namespace) -> int:
+    params = {"deadline_ms": int(VERIFY_S * 1000)}
+    result = ask(client, "index.verify", params, deadline_s=VERIFY_S + 5)
+    if options.json:
+        say_json(result)
+        return OK
+    say(f"generation {member(result, 'generation')} is what was sealed: {number(result, 'bytes'):,} bytes")
+    if (reason := member(result, "not_searched")) is not None:
+        note(f"note: no searches were tried: {reason}")
+        return OK
+    say(f"found by their own words: {number(result, 'queries', 'found')} of {number(result, 'queries', 'asked')} rows")
+    if (recall := member(result, "recall", "value")) is not None:
+        say(f"recall by vector: {recall} of the {member(result, 'recall', 'at')} nearest")
+    return OK
+
+
+_COMMANDS = {"cancel": _cancel, "rollback": _roll_back, "verify": _verify}
 
 
 def _wait(client: Client, build: int | None, status: object) -> object:

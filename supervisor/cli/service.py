@@ -121,8 +121,18 @@ def describe_index(index: object) -> str:
     elif generation is not None:
         parts.append("up to date")
     if (building := member(index, "building")) is not None:
-        parts.append(f"building: {member(building, 'stage')}")
+        parts.append(f"building: {_describe_build(building)}")
     return "; ".join(parts)
+
+
+def _describe_build(building: object) -> str:
+    """Return the stage of a build, how much of it is done and how long it will take, as far as that is known."""
+    text = str(member(building, "stage"))
+    if isinstance(percent := member(building, "percent"), int | float) and percent:
+        text += f", {percent:.0f} %"
+    if isinstance(seconds := member(building, "eta_s"), int):
+        text += f", {seconds:,} s left"
+    return text
 
 
 def _time_left(index: object) -> str:

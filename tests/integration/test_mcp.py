@@ -32,6 +32,7 @@ def test_the_official_client_lists_and_calls_the_tools(data: Path, config: Path)
                 "memory_get",
                 "memory_store",
                 "memory_status",
+                "memory_reindex",
             ]
             stored = body(await session.call_tool("memory_store", {"text": "Anna 喜欢乌龙茶", "tags": ["tea"]}))
             assert stored["version"] == 1

@@ -37,6 +37,7 @@ PURE = (
     "actors/searcher/vector_index.py",
     "actors/generation_builder/chunk.py",
     "actors/generation_builder/index_policy.py",
+    "actors/generation_builder/pace.py",
     "supervisor/disk_level.py",
     "supervisor/lifecycle.py",
     "supervisor/rpc.py",

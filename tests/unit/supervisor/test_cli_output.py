@@ -535,6 +535,43 @@ def test_index_waits_until_nothing_is_behind(house: ScriptedHouse) -> None:
     assert house.command("index", "--wait", "--json").json == INDEX
 
 
+def test_a_build_for_another_model_is_no_failure_and_a_cancelled_one_is(house: ScriptedHouse) -> None:
+    def ended(state: str, error: str | None) -> dict[str, Any]:
+        end = {"build": 5, "state": state, "generation": 8, "error": error}
+        return {**INDEX, "builds": {"started": 5, "published": 4, "ended": [end]}}
+
+    sources: dict[str, Any] = {"sources": []}
+    house.script(index__rebuild={"build": 5}, index__status=ended("successor", None), source__list=sources)
+    assert house.command("index", "rebuild", "--wait").code == 0
+    cancelled = ended("cancelled", "cancelled by command")
+    house.script(index__rebuild={"build": 5}, index__status=cancelled, source__list=sources)
+    outcome = house.command("index", "rebuild", "--wait")
+    assert outcome.code == 1 and "index not rebuilt: cancelled by command" in outcome.err
+
+
+def test_index_commands_say_what_came_of_them(house: ScriptedHouse) -> None:
+    verified = {
+        "generation": 8,
+        "bytes": 1234567,
+        "not_searched": None,
+        "queries": {"asked": 24, "found": 24},
+        "recall": {"at": 10, "value": 0.995},
+    }
+    house.script(
+        index__cancel={"cancelled": [5, 6], "publishing": None},
+        index__rollback={"generation": 7, "rolled_back_from": 8},
+        index__verify=verified,
+    )
+    assert "cancelled build 5, 6" in house.command("index", "cancel").out
+    assert "generation 7 serves again, instead of 8" in house.command("index", "rollback", "--generation", "7").out
+    outcome = house.command("index", "verify")
+    for text in ("1,234,567 bytes", "24 of 24 rows", "recall by vector: 0.995"):
+        assert text in outcome.out
+    assert house.command("index", "verify", "--json").json == verified
+    requests = (house.data / "requests").read_text()
+    assert requests.count("index.rollback") == 1
+
+
 def test_a_command_can_be_interrupted(house: ScriptedHouse) -> None:
     house.script(index__status={**INDEX, "behind": {"events": 5, "units": 0}})
     command = [sys.executable, "-P", "-m", "supervisor", "--data", str(house.data), "index", "--wait"]

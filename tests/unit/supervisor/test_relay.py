@@ -488,6 +488,18 @@ def test_the_daemon_is_told_how_much_time_is_left() -> None:
     assert third["params"]["deadline_ms"] == int(relay.DEADLINE_S * 1000) - 1500
 
 
+def test_a_rebuild_that_waits_for_its_build_has_the_time_of_a_build() -> None:
+    clock = Clock()
+    bridge = Relay(clock)
+    bridge.client_said(request(1, "index.rebuild", wait=True) + request(2, "index.rebuild"))
+    assert bridge.next_expiry == 100.0 + relay.DEADLINE_S
+    clock.now = 101.5
+    bridge.connected()
+    waiting, asking = (json.loads(line)["params"]["deadline_ms"] for line in given(bridge).splitlines())
+    assert waiting == int(relay.DEADLINE_WAITING_S * 1000) - 1500
+    assert asking == int(relay.DEADLINE_S * 1000) - 1500
+
+
 def test_what_did_not_wait_is_passed_on_as_it_is() -> None:
     line = b'{"jsonrpc":"2.0",  "id":1,"method":"system.health","params":{"a":1e400}}\n'
     clock = Clock()

@@ -9,6 +9,7 @@ from actors import generation as generations
 from actors import messages
 from actors.errors import BuildFailed, GenerationSuspect
 from actors.generation import Masked, read_manifest, read_mask
+from actors.generation_builder import earlier
 from actors.messages import CORPORA, Covers, Done, GenerationRef, IndexState, SourceRoot
 from tests.unit.actors.generation_builder.builder_kit import (
     EVENTS,
@@ -250,3 +251,11 @@ def test_everything_at_once_is_what_a_fresh_generation_holds(store: Store) -> No
     )
     assert view.rows == fresh.rows
     assert (view.vectors_have, view.vectors_want) == (fresh.vectors_have, fresh.vectors_want)
+
+
+def test_a_view_whose_delta_masks_every_note_hands_on_the_new_ones_alone(store: Store) -> None:
+    for name in ("linux/ls.md", "日记.md", "plain.md"):
+        store.note(name).write_text(f"# new\n\nall of {name} is another text now\n")
+    view = store.delta()
+    kept = [row["text"] for batch in earlier.documents(view) for row in batch.to_pylist()]
+    assert len(kept) == 3 and all("another text" in str(text) for text in kept)

@@ -210,6 +210,23 @@ def test_with_nothing_sound_there_is_nothing_to_serve(index: Path) -> None:
     assert read_current(index) is None
 
 
+def test_a_generation_that_does_not_answer_as_it_should_is_put_aside_like_a_damaged_one(index: Path) -> None:
+    state = shelf.recover(index, [], lambda: None, {2: "its recall is 0.1"})
+    assert (served(state), state.previous) == (1, [])
+    assert [(Path(each.path).name, each.detail) for each in state.suspects] == [("gen-000002", "its recall is 0.1")]
+    assert read_current(index) == Pointer(generation=1)
+    shelf.retire(index, [1], [])
+    assert sealed_numbers(index) == [1]
+
+
+def test_what_is_sealed_of_a_generation_on_its_way_is_not_deleted(index: Path) -> None:
+    shelf.flip(index, 1)
+    shelf.retire(index, [1], [], building=2)
+    assert sealed_numbers(index) == [1, 2]
+    shelf.retire(index, [1], [])
+    assert sealed_numbers(index) == [1]
+
+
 def test_an_earlier_one_that_is_damaged_is_not_offered(index: Path) -> None:
     next(generation_path(index, 1).glob("units.lance/data/*")).unlink()
     state = recover(index)
