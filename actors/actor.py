@@ -18,8 +18,9 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import trio
 
+from actors.envelope import Envelope
 from actors.errors import BulkheadError
-from actors.mailbox import Envelope, Mailbox
+from actors.mailbox import Mailbox
 from actors.messages import CoreStatus, Message, Statistics, TranscriptStatus
 from actors.quarantine import Quarantine
 from actors.understudy import Understudies

@@ -5,11 +5,10 @@ crash, and what the dead incarnation had in hand is known exactly and can be set
 
 Promises:
 * full means refused, at once, with a `retry_after_ms`; nothing ever waits for room unless `wait_ms` says so.
-* every envelope is answered exactly once; a later answer is dropped (the asker may have left).
+* every envelope is answered exactly once (`actors/envelope.py`).
 * `not_executed` is only said of what no incarnation had in hand when it died.
 * an envelope whose deadline passed while it waited is refused without work.
 * `ask` returns by the deadline plus `SETTLE_S`, whatever the actor does.
-
 * within a tray the clients take turns, and a full mailbox refuses the greediest of them, not the one that comes.
 
 A mailbox has trays, so that an actor can take its writes and its reads separately under one common bound. A tray may
@@ -24,6 +23,7 @@ from typing import Literal, TypeVar, cast
 import msgspec
 import trio
 
+from actors.envelope import Envelope
 from actors.errors import (
     ActorDied,
     ActorRestarting,
@@ -34,7 +34,7 @@ from actors.errors import (
     ShuttingDown,
 )
 from actors.messages import Message
-from actors.quarantine import DEATHS_MAX, Condemned, Quarantine, key_of
+from actors.quarantine import DEATHS_MAX, Condemned, Quarantine
 from actors.service_times import ServiceTimes
 from actors.tray import Tray
 
@@ -50,73 +50,6 @@ CONTROL_TRAY = "control"
 CONTROL_COUNT_MAX = 32
 # What a full mailbox refuses of the greediest client: its newest message, or the one that has least time left.
 Shed = Literal["greediest", "least_budget"]
-
-
-class Envelope:
-    """One message, its deadline, and the slot for its answer."""
-
-    __slots__ = (
-        "_done",
-        "_error",
-        "_value",
-        "attempts",
-        "body",
-        "client",
-        "deadline_ns",
-        "key",
-        "message",
-        "taken_ns",
-        "tray",
-        "uncertain",
-    )
-
-    def __init__(self, message: Message, deadline_ns: int, tray: str, client: int = 0) -> None:
-        self.message = message
-        self.body = msgspec.msgpack.encode(message)
-        self.deadline_ns = deadline_ns
-        self.tray = tray
-        self.client = client
-        self.attempts = 0  # how many incarnations died with this in hand and may have died of it
-        self.uncertain = False  # an incarnation died with this in hand, so it may have taken effect unseen
-        self.taken_ns = 0
-        self.key = b""
-        self._done = trio.Event()
-        self._value: msgspec.Struct | None = None
-        self._error: BulkheadError | None = None
-
-    @property
-    def done(self) -> bool:
-        """Say whether it has been answered."""
-        return self._done.is_set()
-
-    def expired(self, now_ns: int) -> bool:
-        """Say whether the deadline has passed."""
-        return now_ns >= self.deadline_ns
-
-    def resolve(self, value: msgspec.Struct) -> None:
-        """Answer it. Only the first answer counts."""
-        if not self.done:
-            self._value = value
-            self._done.set()
-
-    def reject(self, error: BulkheadError) -> None:
-        """Answer it with an error. Only the first answer counts.
-
-        After a death with it in hand nobody can say any more that it was not executed.
-        """
-        if not self.done:
-            if self.uncertain and error.outcome == "not_executed":
-                error.outcome = "unknown"
-            self._error = error
-            self._done.set()
-
-    async def wait(self) -> msgspec.Struct:
-        """Wait for the answer and return it, or raise the error it was answered with."""
-        await self._done.wait()
-        if self._error is not None:
-            raise self._error
-        assert self._value is not None
-        return self._value
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,7 +385,7 @@ class Mailbox:
             if self._times is not None:
                 self._times.note(type(envelope.message), taken)
         if envelope.attempts or self.quarantine.suspicious:
-            self.quarantine.acquit(self._key(envelope))
+            self.quarantine.acquit(envelope.key)
 
     def _wake_takers(self) -> None:
         """Let those look again who could not take what waited beside what was in hand."""
@@ -510,7 +443,7 @@ class Mailbox:
 
     def _blame(self, suspects: list[Envelope], cause: str) -> None:
         """Note a death with these in hand: once for each content, however many askers sent the same."""
-        for key, envelope in {self._key(each): each for each in suspects}.items():
+        for key, envelope in {each.key: each for each in suspects}.items():
             kind = type(envelope.message).__name__
             if self.quarantine.blame(key, actor=self.owner, kind=kind, size=len(envelope.body), cause=cause):
                 self._poisoned += 1
@@ -522,7 +455,7 @@ class Mailbox:
             return
         envelope.uncertain = True
         kind = type(envelope.message).__name__
-        condemned = self.quarantine.find(self._key(envelope)) if envelope.attempts else None
+        condemned = self.quarantine.find(envelope.key) if envelope.attempts else None
         if condemned is not None:
             envelope.reject(self._poison_error(condemned))
             return
@@ -541,7 +474,7 @@ class Mailbox:
         )
 
     def _refuse_poison(self, envelope: Envelope) -> None:
-        condemned = self.quarantine.find(self._key(envelope))
+        condemned = self.quarantine.find(envelope.key)
         if condemned is not None and condemned.actor == self.owner:
             raise self._poison_error(condemned)
 
@@ -554,12 +487,6 @@ class Mailbox:
             epoch=self.epoch,
             hint=f"after the cause is removed: bulkhead poison clear {condemned.key}",
         )
-
-    def _key(self, envelope: Envelope) -> bytes:
-        """Return the content hash of a message, so that a client's retry counts as the same message."""
-        if not envelope.key:
-            envelope.key = key_of(envelope.body)
-        return envelope.key
 
     def _all_waiting(self, *, controls: bool = False) -> Iterable[Envelope]:
         """Return what waits in the trays that share the common bound, with `controls` in all."""

@@ -15,8 +15,9 @@ import msgspec
 import trio
 
 from actors.actor import Answer, House, StorageActor
+from actors.envelope import Envelope
 from actors.errors import ActorDied, ActorRestarting, BulkheadError
-from actors.mailbox import CONTROL_TRAY, Envelope
+from actors.mailbox import CONTROL_TRAY
 from actors.messages import Message, RestoreTruth, Row
 from actors.settings import RoomSetup
 from actors.worker import OnReport, WorkerDied, WorkerSpec

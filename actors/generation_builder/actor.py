@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from actors.actor import Board, House, serve_tray
+from actors.envelope import Envelope
 from actors.errors import InvalidParams
 from actors.generation_builder.deltas import Deltas
 from actors.generation_builder.desk import Desk
@@ -34,7 +35,6 @@ from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.succession import Succession
 from actors.generation_builder.verifying import Verifier
 from actors.generation_builder.wishes import Wishes
-from actors.mailbox import Envelope
 from actors.messages import (
     BuildEnd,
     CancelBuild,

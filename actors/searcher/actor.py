@@ -20,12 +20,13 @@ from actors.embedding.failures import ForeignSpace
 from actors.embedding.identity import settings_for
 from actors.embedding.remote_query import RemoteQueryEmbedder
 from actors.embedding.space import SpaceFile
+from actors.envelope import Envelope
 from actors.errors import (
     ActorUnavailable,
     BulkheadError,
     GenerationSuspect,
 )
-from actors.mailbox import CONTROL_TRAY, DEFAULT_TRAY, Envelope, deadline_after, seconds_until
+from actors.mailbox import CONTROL_TRAY, DEFAULT_TRAY, deadline_after, seconds_until
 from actors.messages import (
     Candidate,
     Candidates,

@@ -13,8 +13,9 @@ import contextlib
 import msgspec
 
 from actors.actor import SEARCH_TRAY, House, StorageActor
+from actors.envelope import Envelope
 from actors.errors import BulkheadError, ErrorInfo, from_info
-from actors.mailbox import Envelope, deadline_after
+from actors.mailbox import deadline_after
 from actors.messages import (
     AppendBatch,
     AppendEvents,

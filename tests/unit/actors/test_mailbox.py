@@ -5,6 +5,7 @@ import time
 import pytest
 import trio
 
+from actors.envelope import Envelope
 from actors.errors import (
     ActorDied,
     ActorRestarting,
@@ -14,7 +15,7 @@ from actors.errors import (
     PoisonMessage,
     ShuttingDown,
 )
-from actors.mailbox import CONTROL_COUNT_MAX, CONTROL_TRAY, Envelope, Mailbox, deadline_after
+from actors.mailbox import CONTROL_COUNT_MAX, CONTROL_TRAY, Mailbox, deadline_after
 from actors.messages import (
     AppendEvents,
     CoreStatus,

@@ -29,8 +29,9 @@ from hypothesis import strategies as st
 import actors.mailbox
 import supervisor.supervise
 from actors.actor import House, serve_tray
+from actors.envelope import Envelope
 from actors.errors import BulkheadError, StoreBroken, StoreBusy
-from actors.mailbox import SETTLE_S, Envelope, Mailbox
+from actors.mailbox import SETTLE_S, Mailbox
 from actors.messages import Appended, AppendEvents, AppendResult, EventDraft
 from actors.worker import WorkerDied
 from supervisor.lifecycle import State
