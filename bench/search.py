@@ -7,12 +7,9 @@ question after the other (p50, p99 over 300); the embedding of the query, a call
 """
 
 import hashlib
-import json
 import random
 import struct
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import trio
 
 from chaos.client import Client, open_socket
 from chaos.daemon import Daemon, data_directory, wait_until
+from chaos.endpoint import answering
 from chaos.load import percentile
 
 SIZES = (1_000, 20_000, 100_000)
@@ -32,28 +30,6 @@ CHINESE = (
     "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会"
     "可主发年动同工也能下过子说产种面而方后多定行学法所民得经"
 )
-
-
-class Embedder(BaseHTTPRequestHandler):
-    """Answers /embeddings with a vector made from the hash of each text."""
-
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16  # headers and body in one packet, or the answer waits 40 ms for a delayed acknowledgement
-
-    def do_POST(self) -> None:
-        """Answer one request."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
-        data = [{"index": index, "embedding": vector(text)} for index, text in enumerate(inputs)]
-        answer = json.dumps({"data": data}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
 
 
 def vector(text: str) -> list[float]:
@@ -144,15 +120,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     sizes = [int(size) for size in parser.parse_args(arguments).sizes.split(",")]
     print("\n# search")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Embedder)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with data_directory() as data:
+    with answering(lambda asked: map(vector, asked.texts)) as port, data_directory() as data:
         config = data.with_name("config.toml")
         config.write_text(
             f"""
 [embedding]
 provider = "openai-compatible"
-base_url = "http://127.0.0.1:{server.server_port}/v1"
+base_url = "http://127.0.0.1:{port}/v1"
 model = "deterministic"
 dimensions = {DIMENSIONS}
 [generation_builder]
@@ -161,4 +135,3 @@ embed_texts_per_call = 64
             encoding="utf-8",
         )
         trio.run(run, data, config, sizes)
-    server.shutdown()

@@ -8,11 +8,11 @@ The two take turns, window by window, in one run, and never work at the same tim
 same chunks, the same vectors from the same endpoint on loopback, the same questions, and the same clients at the same
 pace, in a process of their own; both acknowledge after fsync. Prints tables, draws a picture, asserts nothing.
 
-    work.py vectors.py endpoint.py    what both are given
+    work.py                           what both are given; the vectors too: chaos/vectors.py, chaos/endpoint.py
     memory.py load.py                 what a client does; the clients, one process for one system
     bulkhead.py                       Bulkhead: a real daemon on a real socket
     monolith.py                       the one file, as the incident describes it: single_file.py, reindex.py
-    windows.py usage.py child.py      one run: who has his turn when; memory and disk
+    windows.py usage.py               one run: who has his turn when; memory and disk
     results.py measure.py             what was seen; sums over it (pure)
     table.py figure.py                what is printed and drawn (pure)
 """

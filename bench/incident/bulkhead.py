@@ -11,11 +11,11 @@ from typing import Any, cast
 import psutil
 import trio
 
-from bench.incident.endpoint import MODEL
 from bench.incident.memory import BulkheadSpec, Refused
 from bench.incident.results import BULKHEAD, Rebuild
 from bench.incident.work import Sizes, message, question
 from chaos.daemon import Daemon
+from chaos.vectors import MODEL
 from supervisor.client import Client, DaemonUnavailable, RequestFailed
 
 DEADLINE_S = 10.0

@@ -66,9 +66,9 @@ def read(path: Path) -> Results:
 def measured(given: argparse.Namespace) -> Results:
     """Set everything up, measure, and take everything away."""
     from bench.incident.bulkhead import Bulkhead
-    from bench.incident.endpoint import endpoint
     from bench.incident.windows import System, run
     from chaos.daemon import data_directory
+    from chaos.endpoint import endpoint
 
     sizes = Sizes(chunks=given.chunks, files=given.files, dimensions=given.dimensions)
     if given.times_ten:

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import msgspec
 
-from bench.incident import child
 from bench.incident.memory import BulkheadSpec, Memory, Refused, Spec
 from bench.incident.results import OK, PACE_S, Op
+from chaos import process
 
 Answer = TypeVar("Answer")
 
@@ -44,7 +44,7 @@ class Load:
     """The handle of the process, for the harness."""
 
     def __init__(self, spec: Spec) -> None:
-        self._process = child.start("load", msgspec.json.encode(spec).decode())
+        self._process = process.start("bench.incident.load", msgspec.json.encode(spec).decode())
         self.pid = self._process.pid
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class Load:
 
     def close(self) -> None:
         """End the process."""
-        child.leave(self._process)
+        process.leave(self._process)
 
     def _ask(self, command: Command, kind: type[Answer]) -> Answer:
         assert self._process.stdin is not None and self._process.stdout is not None

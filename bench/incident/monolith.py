@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench.incident import child
 from bench.incident.memory import MonolithSpec
 from bench.incident.results import MONOLITH, Rebuild
 from bench.incident.work import Sizes
+from chaos import process
 
 
 class Monolith:
@@ -46,7 +46,7 @@ class Monolith:
 
     def rebuild(self) -> Rebuild:
         """Rebuild the whole index in a process of its own. Raises CalledProcessError."""
-        self._rebuilding = child.start("reindex", msgspec.json.encode(self._reindex).decode())
+        self._rebuilding = process.start("bench.incident.reindex", msgspec.json.encode(self._reindex).decode())
         try:
             told, _ = self._rebuilding.communicate()
             if self._rebuilding.returncode != 0:

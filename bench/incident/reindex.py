@@ -21,10 +21,9 @@ import numpy as np
 from actors.generation_builder.chunk import Chunk, ChunkLimits, chunk_markdown
 from actors.notes import encoding_of, open_note, segments
 from actors.settings import GenerationBuilderSettings
-from bench.incident.endpoint import MODEL
 from bench.incident.results import Rebuild
 from bench.incident.single_file import BEGIN, INDEX, SEARCHED, connect, lock_path
-from bench.incident.vectors import Vectors
+from chaos.vectors import MODEL, Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,6 @@ import pytest
 
 from bench.incident import single_file
 from bench.incident.bulkhead import Bulkhead
-from bench.incident.endpoint import endpoint
 from bench.incident.figure import draw
 from bench.incident.load import Load
 from bench.incident.memory import MonolithSpec, Refused
@@ -20,6 +19,7 @@ from bench.incident.single_file import MonolithMemory, connect, create, lock_pat
 from bench.incident.table import full_table, ratio_table
 from bench.incident.windows import System, run
 from bench.incident.work import Sizes, write_notes
+from chaos.endpoint import endpoint
 
 SIZES = Sizes(chunks=60, files=6, dimensions=16)
 EAGER = "nice = 0\nidle_class = false\nsettle_ms = 50\nbuild_every_ms = 50\nduty_percent_max = 100"

@@ -1,4 +1,4 @@
-"""Starting the processes of the benchmark: modules of this package, spoken to over their stdin and stdout."""
+"""Starting a module of this checkout as a process of its own, spoken to over its stdin and stdout."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from chaos.client import ROOT
 
 
 def start(module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a module of `bench.incident`, wherever we were started from."""
+    """Start a module by its full name, wherever we were started from."""
     known = os.environ.get("PYTHONPATH")
     path = f"{ROOT}{os.pathsep}{known}" if known else str(ROOT)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", f"bench.incident.{module}", *arguments],
+        [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
