@@ -4,12 +4,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from chaos.client import Client, open_socket
-from chaos.daemon import Daemon, data_directory, kill
+from chaos.daemon import Daemon, data_directory, kill, wait_until
+from tests.unit.actors.embedding.fake_endpoint import FakeEndpoint
 
 # Chaos switches on the debug methods; without a model a test is done in seconds. Tests of vectors say so.
 CONFIG = """
@@ -28,6 +30,47 @@ duty_percent_max = 100
 FAMILY_S = 5.0
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[Daemon, Client]]]
+
+
+@asynccontextmanager
+async def running(data: Path, config: Path, text: str) -> AsyncIterator[tuple[Daemon, Client]]:
+    """Run a daemon on exactly this configuration, and a client on its socket."""
+    config.write_text(text, encoding="utf-8")
+    daemon = Daemon(data, config)
+    daemon.start()
+    try:
+        await daemon.connected()
+        async with open_socket(daemon.socket_path) as client:
+            yield daemon, client
+    finally:
+        with trio.CancelScope(shield=True):
+            await daemon.stop()
+
+
+def embedding_by(
+    endpoint: FakeEndpoint, *, model: str = "fake", batch_max: int = 4, publish_ms: int = 200, more: str = ""
+) -> str:
+    """Return a configuration whose vectors come from this endpoint. Its last table is that of the builder."""
+    section = (
+        f'provider = "openai-compatible"\nmodel = "{model}"\nbase_url = "{endpoint.base_url}"\ndimensions = 4\n'
+        f"batch_max = {batch_max}\n{more}"
+    )
+    return CONFIG.replace('provider = "none"', section) + f"vectors_publish_ms = {publish_ms}\n"
+
+
+async def indexed(client: Client, holds: Callable[[Any], bool] = lambda status: True) -> dict[str, Any]:
+    """Wait until a generation covers everything and something more holds of the index."""
+    status: dict[str, Any] = await wait_until(
+        client,
+        lambda s: (
+            s["generation"] is not None
+            and s["behind"] == {"events": 0, "units": 0}
+            and s["building"] is None
+            and holds(s)
+        ),
+        method="index.status",
+    )
+    return status
 
 
 @pytest.fixture
@@ -56,20 +99,17 @@ def config(data: Path) -> Path:
 def serve(data: Path, config: Path) -> Serve:
     """Give a context that runs a daemon and a client on its socket."""
 
-    @asynccontextmanager
-    async def running(extra: str = "") -> AsyncIterator[tuple[Daemon, Client]]:
-        config.write_text(CONFIG + extra, encoding="utf-8")
-        daemon = Daemon(data, config)
-        daemon.start()
-        try:
-            await daemon.connected()
-            async with open_socket(daemon.socket_path) as client:
-                yield daemon, client
-        finally:
-            with trio.CancelScope(shield=True):
-                await daemon.stop()
+    def running_with(extra: str = "") -> AbstractAsyncContextManager[tuple[Daemon, Client]]:
+        return running(data, config, CONFIG + extra)
 
-    return running
+    return running_with
+
+
+@pytest.fixture
+def endpoint() -> Iterator[FakeEndpoint]:
+    """Give an embedding endpoint that the test may script."""
+    with FakeEndpoint() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

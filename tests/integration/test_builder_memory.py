@@ -1,18 +1,15 @@
 """The memory of the builder's workers: replaced between two deltas without a death, killed in the middle of a build."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from actors.embedding.space import CANARY
 from chaos.client import Client
 from chaos.daemon import wait_until
-from tests.integration.conftest import Serve
-from tests.integration.test_disk import serving_vectors
+from tests.integration.conftest import Serve, embedding_by, running
 from tests.unit.actors.embedding.fake_endpoint import Answer, FakeEndpoint, vectors
 
 MIB = 2**20
@@ -90,26 +87,20 @@ async def test_a_worker_that_outgrows_the_hard_limit_during_a_build_is_killed_an
         assert found["hits"] and found["generation"] is None
 
 
-@pytest.fixture
-def endpoint() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint() as running:
-        yield running
-
-
 async def test_an_embedding_worker_that_is_too_large_is_replaced_and_every_text_is_embedded_once(
     data: Path, config: Path, endpoint: FakeEndpoint
 ) -> None:
     """A provider that hangs holds the first worker still, so that its size can be read."""
     texts = [f"words of number {number}" for number in range(10)]
     endpoint.script = lambda texts: Answer(200, {}, hang=True)
-    async with serving_vectors(data, config, endpoint, "") as (_, client):
+    async with running(data, config, embedding_by(endpoint)) as (_, client):
         events = [{"session_id": "s", "actor": "user", "content": text} for text in texts]
         await client.call("event.append_many", {"events": events})
         size = await embedder_rss(client, endpoint)
     endpoint.script = vectors
     endpoint.requests.clear()
     limits = f"embed_texts_per_call = 4\nembed_rss_bytes_max = {size * 8 // 10}\n"
-    async with serving_vectors(data, config, endpoint, limits) as (_, client):
+    async with running(data, config, embedding_by(endpoint) + limits) as (_, client):
         await wait_until(client, lambda index: index["vectors"] == {"have": 10, "want": 10}, method="index.status")
         status = await client.call("system.status")
         assert status["actors"]["generation_builder"]["restarts"] == 0

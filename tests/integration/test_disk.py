@@ -6,8 +6,7 @@ not have it, so what is refused here was refused early. `test_disk_full.py` fill
 """
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import psutil
 import pytest
 import trio
 
-from chaos.client import Client, RpcError, open_socket
+from chaos.client import Client, RpcError
 from chaos.daemon import Daemon, wait_until
-from tests.integration.conftest import CONFIG, Serve
+from tests.integration.conftest import Serve, embedding_by, running
 from tests.unit.actors.embedding.fake_endpoint import FakeEndpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux only")
@@ -123,31 +122,6 @@ async def test_the_ballast_is_given_away_on_a_full_disk_and_made_again(serve: Se
         assert ballast.exists()
 
 
-@pytest.fixture
-def endpoint() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint() as running:
-        yield running
-
-
-@asynccontextmanager
-async def serving_vectors(
-    data: Path, config: Path, endpoint: FakeEndpoint, disk: str
-) -> AsyncIterator[tuple[Daemon, Client]]:
-    """Run a daemon that embeds with the endpoint, so that there is something in the cache."""
-    section = f'provider = "openai-compatible"\nmodel = "fake"\nbase_url = "{endpoint.base_url}"\ndimensions = 4'
-    text = CONFIG.replace('provider = "none"', section)
-    config.write_text(f"{text}vectors_publish_ms = 100\nretire_grace_ms = 100\n{disk}", encoding="utf-8")
-    daemon = Daemon(data, config)
-    daemon.start()
-    try:
-        await daemon.connected()
-        async with open_socket(daemon.socket_path) as client:
-            yield daemon, client
-    finally:
-        with trio.CancelScope(shield=True):
-            await daemon.stop()
-
-
 def generations(data: Path) -> list[str]:
     return sorted(path.name for path in (data / "generation_builder").glob("gen-*"))
 
@@ -167,8 +141,8 @@ async def until_index(client: Client, holds: Callable[[dict[str, Any]], bool]) -
 async def test_on_a_low_disk_derived_data_gives_way_and_the_truth_goes_on(
     data: Path, config: Path, endpoint: FakeEndpoint
 ) -> None:
-    disk = f"{DISK}cache_bytes_max_low = 0\n"
-    async with serving_vectors(data, config, endpoint, disk) as (daemon, client):
+    text = embedding_by(endpoint, publish_ms=100) + f"retire_grace_ms = 100\n{DISK}cache_bytes_max_low = 0\n"
+    async with running(data, config, text) as (daemon, client):
         for number in range(4):
             await client.call("event.append", event(f"words of number {number}"))
         await until_index(client, lambda index: index["vectors"] == {"have": 4, "want": 4})

@@ -6,8 +6,7 @@ The ids are those of docs/FAULT-CASES.md. The provider is a real HTTP server, th
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 import trio
 
 from actors.embedding.space import CANARY
-from chaos.client import Client, open_socket
-from chaos.daemon import Daemon, kill, wait_until
-from tests.integration.conftest import CONFIG
+from chaos.client import Client, RpcError
+from chaos.daemon import kill, wait_until
+from tests.integration.conftest import CONFIG, embedding_by, indexed, running
 from tests.unit.actors.embedding.fake_endpoint import (
     Answer,
     FakeEndpoint,
@@ -32,36 +31,6 @@ from tests.unit.actors.embedding.fake_endpoint import (
 QUERY = {"query": "oolong tea 乌龙茶", "limit": 5}
 
 
-@pytest.fixture
-def endpoint() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint() as running:
-        yield running
-
-
-@asynccontextmanager
-async def running(data: Path, config: Path, text: str) -> AsyncIterator[tuple[Daemon, Client]]:
-    """Run a daemon on exactly this configuration."""
-    config.write_text(text, encoding="utf-8")
-    daemon = Daemon(data, config)
-    daemon.start()
-    try:
-        await daemon.connected()
-        async with open_socket(daemon.socket_path) as client:
-            yield daemon, client
-    finally:
-        with trio.CancelScope(shield=True):
-            await daemon.stop()
-
-
-def embedding_by(endpoint: FakeEndpoint, *, model: str = "fake", batch_max: int = 4, more: str = "") -> str:
-    """Return a configuration whose vectors come from this endpoint."""
-    section = (
-        f'provider = "openai-compatible"\nmodel = "{model}"\nbase_url = "{endpoint.base_url}"\ndimensions = 4\n'
-        f"batch_max = {batch_max}\n{more}"
-    )
-    return CONFIG.replace('provider = "none"', section) + "vectors_publish_ms = 200\n"
-
-
 def note(number: int) -> str:
     return f"note {number} about oolong tea 乌龙茶 and fsync"
 
@@ -72,21 +41,6 @@ async def fill(client: Client, count: int, *, first: int = 0) -> None:
         for number in range(first, first + count)
     ]
     await client.call("event.append_many", {"events": events}, deadline_s=30)
-
-
-async def indexed(client: Client, holds: Callable[[Any], bool] = lambda status: True) -> dict[str, Any]:
-    """Wait until a generation covers everything and something more holds of the index."""
-    status: dict[str, Any] = await wait_until(
-        client,
-        lambda s: (
-            s["generation"] is not None
-            and s["behind"] == {"events": 0, "units": 0}
-            and s["building"] is None
-            and holds(s)
-        ),
-        method="index.status",
-    )
-    return status
 
 
 async def embedded(client: Client, count: int, *, model: str | None = None) -> dict[str, Any]:

@@ -5,52 +5,23 @@ The ids are those of docs/FAULT-CASES.md. Times are asserted where one is the pr
 
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from chaos.client import Client, RpcError, open_socket
-from chaos.daemon import Daemon, kill, wait_until
+from chaos.client import Client, RpcError
+from chaos.daemon import kill, wait_until
 from chaos.faults import control
-from tests.integration.conftest import CONFIG, Serve
+from tests.integration.conftest import CONFIG, Serve, embedding_by, indexed, running
 from tests.unit.actors.embedding.fake_endpoint import Answer, FakeEndpoint, refused, vectors
 
 QUERY = {"query": "oolong tea 乌龙茶", "limit": 5}
+# The question gives up long before the test does. Appended to the configuration of an endpoint.
+BRIEFLY = "embed_texts_per_call = 4\n[searcher]\nembed_deadline_ms = 500\n"
 LAUNCHER = 'enabled = true\nlauncher = "chaos.faults.worker"'
 # What the caller may be late by on a busy machine: the client and the daemon both need the processor.
 LATE_S = 3.0
-
-
-@pytest.fixture
-def endpoint() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint() as running:
-        yield running
-
-
-@asynccontextmanager
-async def running(data: Path, config: Path, text: str) -> AsyncIterator[tuple[Daemon, Client]]:
-    """Run a daemon on exactly this configuration."""
-    config.write_text(text, encoding="utf-8")
-    daemon = Daemon(data, config)
-    daemon.start()
-    try:
-        await daemon.connected()
-        async with open_socket(daemon.socket_path) as client:
-            yield daemon, client
-    finally:
-        with trio.CancelScope(shield=True):
-            await daemon.stop()
-
-
-def embedding_by(endpoint: FakeEndpoint) -> str:
-    """Return a configuration whose vectors come from this endpoint."""
-    section = f'provider = "openai-compatible"\nmodel = "fake"\nbase_url = "{endpoint.base_url}"\ndimensions = 4'
-    limits = "vectors_publish_ms = 200\nembed_texts_per_call = 4\n[searcher]\nembed_deadline_ms = 500\n"
-    return CONFIG.replace('provider = "none"', section) + limits
 
 
 async def fill(client: Client, count: int) -> None:
@@ -60,21 +31,6 @@ async def fill(client: Client, count: int) -> None:
     ]
     for start in range(0, count, 500):
         await client.call("event.append_many", {"events": events[start : start + 500]}, deadline_s=30)
-
-
-async def indexed(client: Client, holds: Callable[[Any], bool] = lambda status: True) -> dict[str, Any]:
-    """Wait until a generation covers everything and something more holds of the index."""
-    status: dict[str, Any] = await wait_until(
-        client,
-        lambda s: (
-            s["generation"] is not None
-            and s["behind"] == {"events": 0, "units": 0}
-            and s["building"] is None
-            and holds(s)
-        ),
-        method="index.status",
-    )
-    return status
 
 
 # ---------------------------------------------------------------- H1, H2: searches and builds
@@ -140,7 +96,7 @@ async def test_h2_a_thousand_searches_of_a_dirty_index_cause_at_most_one_build(d
 async def test_h4_an_embedder_that_hangs_frees_its_caller_and_its_slot(
     data: Path, config: Path, endpoint: FakeEndpoint
 ) -> None:
-    async with running(data, config, embedding_by(endpoint)) as (_, client):
+    async with running(data, config, embedding_by(endpoint) + BRIEFLY) as (_, client):
         await fill(client, 6)
         await indexed(client, lambda s: 0 < s["vectors"]["want"] == s["vectors"]["have"])
         await wait_until(client, lambda s: s["searcher"]["loaded"] >= 1)
@@ -170,7 +126,7 @@ async def test_h4_h7_a_provider_that_hangs_while_indexing_holds_up_no_build_and_
     data: Path, config: Path, endpoint: FakeEndpoint
 ) -> None:
     endpoint.script = lambda texts: Answer(200, {}, hang=True)
-    text = embedding_by(endpoint).replace("dimensions = 4", "dimensions = 4\nrequest_deadline_ms = 300")
+    text = (embedding_by(endpoint) + BRIEFLY).replace("dimensions = 4", "dimensions = 4\nrequest_deadline_ms = 300")
     async with running(data, config, text) as (_, client):
         await fill(client, 6)
         stalled = await indexed(client, lambda s: s["embedding"]["state"] == "waiting" and s["embedding"]["error"])
@@ -186,7 +142,7 @@ async def test_s1_a_text_that_no_embedder_takes_is_counted_as_failed_and_the_oth
     data: Path, config: Path, endpoint: FakeEndpoint
 ) -> None:
     endpoint.script = lambda texts: refused() if any("poison" in text for text in texts) else vectors(texts)
-    async with running(data, config, embedding_by(endpoint)) as (_, client):
+    async with running(data, config, embedding_by(endpoint) + BRIEFLY) as (_, client):
         await fill(client, 5)
         await client.call("event.append", {"session_id": "s", "actor": "user", "content": "poison in the well"})
         status = await indexed(client, lambda s: s["vectors"] == {"have": 5, "want": 6} and s["embedding"]["failed"])

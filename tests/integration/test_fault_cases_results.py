@@ -3,7 +3,6 @@
 The ids are those of docs/FAULT-CASES.md. Each goes through a real daemon.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,12 @@ import pytest
 
 from chaos.client import Client
 from chaos.daemon import wait_until
-from tests.integration.conftest import CONFIG, Serve
-from tests.integration.test_fault_cases_embedding import embedded, embedding_by, indexed, running
+from tests.integration.conftest import CONFIG, Serve, embedding_by, indexed, running
+from tests.integration.test_fault_cases_embedding import embedded
 from tests.unit.actors.embedding.fake_endpoint import Answer, FakeEndpoint, data_of
 
 MIB = 1024 * 1024
 FILLER = "The lighthouse keeper noted wind, tide and passing ships in plain words, as every day before. "
-
-
-@pytest.fixture
-def endpoint() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint() as running_:
-        yield running_
 
 
 @pytest.fixture
