@@ -115,6 +115,7 @@ class SearcherNotice(msgspec.Struct, frozen=True, kw_only=True):
     delta: int | None = None
     workers_ready: int = 0
     loaded: int = 0  # how many of them have it open
+    views: int = 0  # how many views the one with the most of them has open
     active_pid: int | None = None
     spare_pid: int | None = None
     failovers: int = 0

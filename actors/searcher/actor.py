@@ -144,6 +144,7 @@ class Searcher:
         self._leases = Leases()
         self._owners = Owners(house)
         self._serving: GenerationRef | None = None
+        self._prepared: int | None = None  # the view that was opened last before it was published
         self._searches = 0
         self._degraded = 0
 
@@ -177,6 +178,7 @@ class Searcher:
                 failovers=self._pair.failovers,
                 hedges=self._asker.hedges,
                 repeats=self._asker.repeats,
+                views=max(len(slot.held) for slot in self._pair),
                 recycled=self._pool.recycled,
                 searches=self._searches,
                 degraded=self._degraded,
@@ -192,14 +194,31 @@ class Searcher:
             self._serve_generation(self.index.notice.serving)
 
     async def _close_unread(self) -> None:
-        """Close what nobody reads any more; a worker that takes its time over it holds up nothing else."""
+        """Close what nobody needs; a worker that takes its time over it holds up nothing else.
+
+        Not only what served once: a view that was prepared may never be published, and one may be given up while it
+        is being opened.
+        """
         while True:
-            for view in self._leases.retired():
+            for view in sorted({*self._leases.retired(), *self._pool.held()}):
+                if view in self._needed():
+                    continue
                 # It may have come back into service by the time it is closed.
                 if await self._pool.drop(view) and view in self._leases.retired():
                     self._leases.forget(view)
             self._changed()  # the counters
             await trio.sleep(FOLLOW_EVERY_S)
+
+    def _needed(self) -> set[int]:
+        """Return the views that serve, are read, or are about to be published; a build that ended publishes nothing."""
+        notice = self.index.notice
+        needed = set(self._leases.leased())
+        if notice.serving is not None:
+            needed.add(notice.serving.view)
+        under_way = notice.building is not None or notice.delta_building is not None
+        if self._prepared is not None and under_way:
+            needed.add(self._prepared)
+        return needed
 
     def _serve_generation(self, ref: GenerationRef | None) -> None:
         if ref == self._serving and self._leases.serving == (None if ref is None else ref.view):
@@ -248,6 +267,7 @@ class Searcher:
         self.house.mailbox.finish(envelope, answer)
 
     async def _prepare(self, generation: GenerationRef) -> Done:
+        self._prepared = generation.view
         try:
             if await self._pool.prepare(generation):
                 return Done()

@@ -32,7 +32,8 @@ class Slot:
     def __init__(self) -> None:
         self.worker: Worker | None = None
         self.since = 0.0  # when it came (trio's clock)
-        self.loaded: set[int] = set()  # views
+        self.loaded: set[int] = set()  # views that it may be asked for
+        self.held: set[int] = set()  # … that it may have open: asked to open and not yet to close
         self.attempts: set[Attempt] = set()
         self.answers = 0  # searches answered
         self.owes = False  # the other one answered a search of its, and it has answered nothing since
@@ -50,6 +51,7 @@ class Slot:
         """Offer its worker to nobody any more."""
         self.worker = None
         self.loaded.clear()
+        self.held.clear()
 
     def bury(self) -> None:
         """Take its dead worker out, with what it had in hand."""

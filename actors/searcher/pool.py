@@ -83,6 +83,10 @@ class Pool:
                 return True
         return False
 
+    def held(self) -> set[int]:
+        """Return the views that a worker may have open."""
+        return {view for slot in self._pair for view in slot.held}
+
     async def drop(self, view: int) -> bool:
         """Close a view everywhere; say whether that is done, so that its files may go.
 
@@ -91,7 +95,7 @@ class Pool:
         """
         done = True
         for slot in self._pair:
-            if slot.worker is None or view not in slot.loaded:
+            if slot.worker is None or view not in slot.held:
                 continue
             opening = self._wanted is not None and not slot.serves(self._wanted.view)
             done = not opening and await self._drop(slot, slot.worker, view) and done
@@ -99,6 +103,7 @@ class Pool:
 
     async def _drop(self, slot: Slot, worker: Worker, view: int) -> bool:
         slot.loaded.discard(view)  # first: should it be wanted again meanwhile, it is opened after this
+        slot.held.discard(view)
         try:
             await worker.call(DropGeneration(view=view), Done, deadline_ns=deadline_after(DROP_S))
         except WorkerDied:
@@ -107,7 +112,7 @@ class Pool:
             extra = {"generation": view_name(view), "error": error.message}
             self._house.log.warning("generation not closed", extra=extra)
             if slot.worker is worker:
-                slot.loaded.add(view)
+                slot.held.add(view)
             return False
         return True
 
@@ -208,6 +213,7 @@ class Pool:
 
     async def _load(self, slot: Slot, worker: Worker, wanted: GenerationRef) -> None:
         seconds = LOAD_S_MIN + wanted.bytes / LOAD_BYTES_PER_S
+        slot.held.add(wanted.view)  # first: what comes of it may be lost, and then it must be closed all the same
         await worker.call(LoadGeneration(generation=wanted), Done, deadline_ns=deadline_after(seconds))
         if slot.worker is worker:  # it may have died and been replaced while the answer was on its way
             slot.loaded.add(wanted.view)

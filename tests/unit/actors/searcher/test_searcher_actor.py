@@ -77,16 +77,20 @@ class WorkerlessHouse(House):
 
 @asynccontextmanager
 async def living(
-    serving: GenerationRef | None = None, *, board: Board[SearcherNotice] | None = None
+    serving: GenerationRef | None = None,
+    *,
+    board: Board[SearcherNotice] | None = None,
+    index: Board[BuilderNotice] | None = None,
+    house: WorkerlessHouse | None = None,
 ) -> AsyncIterator[WorkerlessHouse]:
     """Give a house with a searcher in it."""
-    house = WorkerlessHouse()
+    house = house or WorkerlessHouse()
     searcher = Searcher(
         house,
         spec=SPEC,
         limits=SearcherSettings(),
         embedding=EmbeddingSettings(provider="none"),
-        index=Board(BuilderNotice(serving=serving)),
+        index=index or Board(BuilderNotice(serving=serving)),
         board=board or Board(SearcherNotice()),
         searching=Board(SearchActivity()),
         index_directory=Path("nowhere"),
