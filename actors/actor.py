@@ -27,6 +27,8 @@ from actors.understudy import Understudies
 from actors.worker import OnReport, Worker, WorkerSpec
 
 UNDERSTUDY_AFTER_S = 0.2
+WRITER_LOOK_S = 0.5
+WRITER_ASK_S = 5.0
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 Notice = TypeVar("Notice", bound=msgspec.Struct)
@@ -222,6 +224,16 @@ class StorageActor:
             message, type(message).answer, deadline_ns=envelope.deadline_ns, body=envelope.body
         )
         self.house.mailbox.finish(envelope, answer)
+
+    async def wait_until_writer(self) -> None:
+        """Wait until the worker of a truth that started on a full disk has become the writer of its file."""
+        while True:
+            await trio.sleep(WRITER_LOOK_S)
+            with contextlib.suppress(BulkheadError):
+                deadline_ns = time.monotonic_ns() + int(WRITER_ASK_S * 1e9)
+                status = await self.work(STATUS_OF[self.house.name], Statistics, deadline_ns=deadline_ns)
+                if status.values.get("read_only") is None:
+                    return
 
     async def work(
         self, message: Message, answer: type[Answer], *, deadline_ns: int, on_report: OnReport | None = None

@@ -83,7 +83,9 @@ class TruthActor(StorageActor):
         self._announce()
         finding = info.get("quarantined")
         self.quarantined = str(finding) if finding else None
-        if self.quarantined is None:
+        if info.get("read_only"):
+            nursery.start_soon(self._wait_for_room, info["read_only"])
+        elif self.quarantined is None:
             self.house.degraded(None)
         else:
             refused, aside = info.get("refused"), info.get("set_aside")
@@ -92,6 +94,12 @@ class TruthActor(StorageActor):
                 extra={"actor": self.house.name, "reason": f"{finding}; refused tables: {refused or 'none'}; {aside}"},
             )
             self.house.degraded(f"quarantined: {finding}", without=("write",))
+
+    async def _wait_for_room(self, reason: object) -> None:
+        """Say in public that only reads are served until the disk has room for the first write."""
+        self.house.degraded(f"read-only: {reason}", without=("write",))
+        await self.wait_until_writer()
+        self.house.degraded(None)
 
     def _announce(self) -> None:
         """Tell the supervisor once that this incarnation works."""

@@ -44,6 +44,8 @@ _VARIABLES_MAX = 10_000
 _AUTOCHECKPOINT_PAGES = 1000
 # A cell that is no text any more; the module sqlite3 has no code for it.
 _NOT_TEXT = "Could not decode to UTF-8"
+# The second: no room for the WAL index, without which nothing can be read either.
+_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 _FATAL = ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB")
 _REFUSED = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOLFS")
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
@@ -518,7 +520,7 @@ def map_error(error: sqlite3.Error, attempted: str, *, outcome: Outcome = "not_e
     """
     name = _name(error)
     text = f"{attempted}: {error} ({name})"
-    if name.startswith("SQLITE_FULL"):
+    if name.startswith(_FULL):
         return DiskFull(text, hint="free space on the disk of the data directory; reads go on")
     if name.startswith(_BUSY):
         return StoreBusy(text, hint="another program holds the database open; close it")

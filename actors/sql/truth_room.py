@@ -10,6 +10,11 @@ A truth is looked at before it is opened for writing (inspection.py), and it has
 (damaged.py), refuses every write, keeps its hands off the files and off the keyword index, which may be the only
 witness of rows that are gone, and sets a copy aside. Only a restore by command leads out of that (restore.py).
 
+A disk without a free byte does not take the new writer's epoch. Then the room reads only: it is nobody's writer yet, so
+it commits and checkpoints nothing, refuses writes with DiskFull, and takes over as soon as there is room, before the
+first write or when it is idle. Until then the writer before it, should it still live, may commit. That breaks nothing:
+readers keep nothing between two calls, and what a writer keeps is read when it takes over, in the same transaction.
+
 The connections are not closed at the end: closing the last one would checkpoint and delete the WAL, work that does
 not belong into a shutdown that may be cut short by SIGKILL. The end of the process frees the locks, and the next
 one reads the WAL.
@@ -26,7 +31,7 @@ from threading import Lock
 import msgspec
 
 from actors.child import CallContext, StoreLost
-from actors.errors import BulkheadError, NotFound, Quarantined, StoreBroken
+from actors.errors import BulkheadError, DiskFull, NotFound, Quarantined, StoreBroken
 from actors.messages import Message
 from actors.settings import RoomSetup
 from actors.sql import keywords, meta, swap, writer_epoch
@@ -37,6 +42,7 @@ from actors.sql.database import (
     FileKind,
     NotOurs,
     Until,
+    WriterConnection,
     checkpoint,
     file_bytes,
     map_os_error,
@@ -53,6 +59,7 @@ from actors.sql.set_aside import SetAside
 Facts = dict[str, int | float | str | bool | None]
 _QUIET_S = 1.0
 _PAUSE_S = 5.0
+_NO_ROOM_PAUSE_S = 1.0
 _UPKEEP_EVERY_S = 10.0
 _IDLE_SLICE_S = 5.0
 # What a search keeps of its time for fetching the rows and cutting the snippets.
@@ -93,6 +100,7 @@ class TruthRoom:
         self._checkpointed = 0
         self._wal_then = 0  # its size at the last checkpoint
         self._finding: Quarantined | None = None
+        self._no_room: DiskFull | None = None  # why this process is not the writer of the file yet
         self._damaged: Damaged | None = None
         self._damaged_turn = Lock()  # its connection is one for all lanes
         self._aside: SetAside | None = None
@@ -116,7 +124,7 @@ class TruthRoom:
     def prepare(self, connection: Connection) -> int:
         """Check what must hold, read what the writer keeps in memory, return the number of the last row.
 
-        Runs in a transaction at the start. Raises Quarantined.
+        Runs in the transaction that makes us the writer. Raises Quarantined.
         """
         raise NotImplementedError
 
@@ -158,6 +166,7 @@ class TruthRoom:
         with database.during(call, f"{type(message).__name__} failed") as connection:
             if lane == "write":
                 database.require_in_place(type(message).__name__)
+                self._require_writer(database, call)
                 self._relieve_wal(connection)
                 self._written_at = time.monotonic()
                 return self.write(connection, message, call)
@@ -186,10 +195,12 @@ class TruthRoom:
             with self._databases[lane].during(call, "upkeep failed") as connection:
                 if lane == "search":
                     return self.index.tend(self.slice_rows)
+                self._require_writer(self._databases[lane], call)
                 return self._upkeep_in_turn(connection, call) or self._tend_wal(connection)
         except BulkheadError:
             # The disk is full or busy, which is nobody's mistake: another time. Calls find out for themselves.
-            self._paused_until[lane] = time.monotonic() + _PAUSE_S
+            pause_s = _PAUSE_S if self._no_room is None else _NO_ROOM_PAUSE_S
+            self._paused_until[lane] = time.monotonic() + pause_s
             return False
 
     def close(self, lane: str) -> None:
@@ -224,6 +235,7 @@ class TruthRoom:
             "keyword_cursor": self.index.cursor,
             "keyword_rebuilt": self.index.rebuilt,
             "quarantined": None if self._finding is None else self._finding.message,
+            "read_only": None if self._no_room is None else self._no_room.message,
         }
 
     # ------------------------------------------------------------ opening
@@ -238,19 +250,15 @@ class TruthRoom:
             if not self.serves_damaged:
                 raise
             return self._open_damaged(finding)
-        return {}
+        return {} if self._no_room is None else {"read_only": self._no_room.message}
 
     def _open_writer(self) -> None:
         checked = self._prepare_files()
-        writer = open_writer(self.path, self.kind, checked=checked)
-        database = Database(writer, self.path)
-        call = Until.after(_IDLE_SLICE_S)
+        database = Database(open_writer(self.path, self.kind, checked=checked), self.path)
         try:
-            with database.during(call, f"opening {self.kind.name} failed") as connection, transaction(connection, call):
-                if self.setup.identity:
-                    meta.adopt_identity(connection, self.setup.identity, repr(str(self.path)))
-                keywords.require_rows(self.path, self.kind.name, self.prepare(connection))
-                writer_epoch.take_over(writer, repr(str(self.path)))
+            self._take_over(database, Until.after(_IDLE_SLICE_S))
+        except DiskFull as full:
+            self._no_room = full
         except StoreLost as lost:
             database.close()
             raise lost.error from lost
@@ -258,6 +266,34 @@ class TruthRoom:
             database.close()
             raise
         self._databases["write"] = database
+
+    def _take_over(self, database: Database, call: Call) -> None:
+        """Become the only writer of the file; durable on return. DiskFull: we are not, and nothing has changed."""
+        name, writer = self.kind.name, database.connection
+        assert isinstance(writer, WriterConnection)
+        writer.fence = None  # an attempt that failed has left one
+        try:
+            with database.during(call, f"opening {name} failed") as connection, transaction(connection, call):
+                if self.setup.identity:
+                    meta.adopt_identity(connection, self.setup.identity, repr(str(self.path)))
+                keywords.require_rows(self.path, name, self.prepare(connection))
+                writer_epoch.take_over(writer, repr(str(self.path)))
+        except DiskFull as full:
+            text = f"{name} has no writer yet, as the disk has no room for one to begin: {full.message}"
+            raise DiskFull(text, hint="free space on the disk of the data directory; reads and search go on") from full
+
+    def _require_writer(self, database: Database, call: Call) -> None:
+        """Take over when the start had no room for it; raise DiskFull as long as there is none."""
+        if self._no_room is None:
+            return
+        try:
+            self._take_over(database, call)
+        except DiskFull as full:
+            self._no_room = full
+            raise
+        except Quarantined as finding:
+            raise StoreLost(finding) from finding  # the next process looks at it as at every start
+        self._no_room = None
 
     def _prepare_files(self) -> bool:
         """Complete a restore that was interrupted, and look at the files; return whether they could be looked at."""

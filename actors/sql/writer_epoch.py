@@ -5,6 +5,9 @@ of that connection reads the counter inside itself, under the write lock; when i
 process has opened the file since, and the transaction is refused. So a process that was stopped, taken for dead,
 replaced and woken up again can't commit what its successor knows nothing of.
 
+A process is the writer from the commit of its opening on, not before: on a full disk it may have to wait for that
+(`truth_room.py`), and writes nothing until then.
+
 The price is one lookup by primary key per transaction.
 """
 
@@ -17,7 +20,8 @@ COUNTER = "writer_epoch"
 
 
 def take_over(connection: WriterConnection, what: str) -> int:
-    """Make this connection the writer of its file; return its epoch. Must run inside the transaction of the opening.
+    """Make this connection the writer of its file; return its epoch. Must run inside the transaction of the opening,
+    and counts when that is committed.
 
     From the next transaction on it is fenced: StoreLost (StoreBroken, not_executed) once another one has taken over.
     `what` names the file in that error.

@@ -67,8 +67,13 @@ class TranscriptAppender(StorageActor):
         self._acknowledged = acknowledged
 
     async def beat(self) -> None:
-        """Say in public which segments are damaged."""
-        self._limit(self.worker.info.get("degraded"))
+        """Say in public which segments are damaged, and that only reads are served until there is room to write."""
+        damaged, read_only = (self.worker.info.get(name) for name in ("degraded", "read_only"))
+        if read_only is not None:
+            reasons = [f"read-only: {read_only}", *([] if damaged is None else [str(damaged)])]
+            self.house.degraded("; ".join(reasons), without=("append",))
+            await self.wait_until_writer()
+        self._limit(damaged)
 
     async def relay(self, envelope: Envelope) -> None:
         """Pass an envelope to the worker, and its answer back."""

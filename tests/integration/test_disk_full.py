@@ -5,8 +5,7 @@ The bytes of the watermarks would be most of such a disk, so their shares hold: 
 
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +13,22 @@ import pytest
 import trio
 
 from chaos.client import Client, RpcError, open_socket
-from chaos.daemon import Daemon, wait_until
-from tests.integration.conftest import Serve
+from chaos.daemon import Daemon, wait_gone, wait_until
+from tests.integration.conftest import CONFIG, Serve, running
+from tests.small_disk import Filler, small_disk_at
 
 SIZE_MIB = 96
 DISK_FULL = 1005
 DISK = "\n[disk]\ncheck_every_ms = 50\nreport_hold_ms = 300\nballast_after_ms = 100\nballast_bytes = 4194304\n"
+NO_BALLAST = DISK.replace("ballast_bytes = 4194304", "ballast_bytes = 0")
+TRUTH = ("transcript_appender", "core_writer")
 
 
 @pytest.fixture
 def small_disk(data: Path) -> Iterator[Path]:
     """Mount a small file system on the data directory."""
-    data.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=0700", "bulkhead-test", str(data)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield data
-    subprocess.run(["umount", "-l", str(data)], check=True)
-
-
-class Filler:
-    """Takes all the room that is left, and gives it back."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "filler"
-
-    def take_all(self) -> None:
-        with self._path.open("ab", buffering=0) as file:
-            for size in (1 << 20, 1 << 12):
-                try:
-                    while True:
-                        file.write(b"x" * size)
-                except OSError:
-                    continue
-
-    def give_back(self) -> None:
-        self._path.unlink()
+    with small_disk_at(data, SIZE_MIB) as mounted:
+        yield mounted
 
 
 class Writer:
@@ -189,3 +167,50 @@ async def serves_on_the_full_disk(daemon: Daemon, filler: Filler, writer: Writer
         filler.give_back()
         await writer.until_it_works(client)
         check(writer, await history(client))
+
+
+async def test_without_a_free_byte_at_its_start_a_daemon_reads_until_there_is_room(
+    small_disk: Path, config: Path
+) -> None:
+    """Not even the epoch of a new writer fits, and there is no ballast that could make room."""
+    filler, writer = Filler(small_disk), Writer()
+    async with running(small_disk, config, CONFIG + NO_BALLAST) as (daemon, client):
+        for _ in range(20):
+            assert await writer.append(client)
+        assert await put_unit(client) is None
+        await searches(client)  # brings the words up to date: without room for them they would not be found
+        await until_log_grows(small_disk / "transcript_appender" / "00000001.db-wal", lambda: writer.append(client))
+        await until_log_grows(small_disk / "core_writer" / "core.db-wal", lambda: put_unit(client))
+        pid = daemon.pid()
+        daemon.kill()
+        await wait_gone(pid, 10.0)
+        filler.take_all()
+    async with running(small_disk, config, CONFIG + NO_BALLAST) as (_, client):
+        status: dict[str, Any] = await wait_until(
+            client, lambda status: all(status["actors"][name]["state"] == "degraded" for name in TRUTH)
+        )
+        reasons = [status["actors"][name]["reason"] for name in TRUTH]
+        assert all(reason.startswith("read-only: ") for reason in reasons), reasons
+        assert status["ready"]["read"] and status["ready"]["search"]
+        assert not status["ready"]["append"] and not status["ready"]["write"]
+        check(writer, await history(client))
+        await searches(client)
+        assert not await writer.append(client) and await put_unit(client) == DISK_FULL
+        assert writer.codes == {DISK_FULL} and not writer.unknown
+        filler.give_back()
+        await writer.until_it_works(client)
+        status = await wait_until(
+            client, lambda status: all(status["actors"][name]["state"] == "ready" for name in TRUTH)
+        )
+        assert status["ready"]["append"] and await put_unit(client) is None
+        assert [status["actors"][name]["epoch"] for name in TRUTH] == [1, 1], "nobody had to be restarted"
+        check(writer, await history(client))
+    async with running(small_disk, config, CONFIG + NO_BALLAST) as (_, client):
+        check(writer, await history(client))
+
+
+async def until_log_grows(log: Path, write: Callable[[], Awaitable[object]]) -> None:
+    """Write until the WAL has become longer, so that there is no room left in it that the next commit could use."""
+    size = log.stat().st_size
+    while log.stat().st_size <= size:
+        await write()
