@@ -37,6 +37,7 @@ TEMPORARY = ".tmp"
 FORMAT = 1
 PENDING_RECORD_BYTES_MAX = 64 * 1024 * 1024
 _NAME = re.compile(r"^gen-(\d{6,})$")
+POINTER_BYTES_MAX = 4096  # we write 40; a file that is larger is not ours, however large it is
 _DELTA_NAME = re.compile(r"^gen-(\d{6,})-d(\d{4,})$")
 
 # The columns of every table (`events`, `units`, `documents`), so that one reader serves all three. (id, part) is
@@ -249,7 +250,11 @@ def _folders(index: Path) -> list[str]:
 def read_current(index: Path) -> Pointer | None:
     """Return the pointer, or None when it is missing or not readable as one."""
     try:
-        return msgspec.json.decode((index / CURRENT).read_bytes(), type=Pointer)
+        with (index / CURRENT).open("rb") as file:
+            content = file.read(POINTER_BYTES_MAX + 1)
+        if len(content) > POINTER_BYTES_MAX:
+            return None
+        return msgspec.json.decode(content, type=Pointer)
     except (OSError, msgspec.DecodeError):
         return None
 

@@ -162,6 +162,15 @@ WORDS: dict[str, Words] = {
         "the generation before, or keyword search",
         "the next generation",
     ),
+    "corrupt delta": Words(
+        "its hashes do not fit: its generation serves without it, the next delta holds it all",
+        "nothing: newer rows by keyword meanwhile",
+    ),
+    "corrupt generation before": Words(
+        "no way back and no refuge: what serves goes on, or keyword search",
+        "`GenerationSuspect` (1008) for `index.rollback`",
+    ),
+    "corrupt CURRENT": Words("not believed: highest verified generation serves, put right", "nothing"),
     "delete and truncate CURRENT and manifest": Words(
         "highest verified generation serves",
         "nothing, or keyword search (`degraded`)",

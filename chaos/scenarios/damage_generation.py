@@ -25,6 +25,8 @@ WAIT = ("append", "write", "read", "build", "cache")
 CONFIG = "[generation_builder]\nbuild_every_ms = 3600000\n"
 CLASSES = {
     "MANIFEST.json": "MANIFEST.json",
+    "records": "*.msgpack",
+    "term counts": "*.arrow",
     "lance data": "**/data/*",
     "lance manifest": "**/_versions/*",
     "lance transaction": "**/_transactions/*",

@@ -44,6 +44,12 @@ def test_the_pointer_is_replaced_and_read_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["CURRENT"]
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"generation": "1"}', b'{"generation": 1}' + b" " * 4096])
+def test_a_pointer_that_we_did_not_write_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / generations.CURRENT).write_bytes(content)
+    assert generations.read_current(tmp_path) is None
+
+
 class Syncs:
     """Records which names are fsynced, in order."""
 
