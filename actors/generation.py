@@ -1,6 +1,7 @@
 """What a generation is on disk: names, manifest, pointer, verification. The only module that knows its paths.
 
     <index>/CURRENT                 {"generation": 42, "delta": null}, replaced atomically, fsynced with its folder
+    <index>/MODEL-CHANGE.json       what is known of a change of the embedding model, replaced atomically
     <index>/gen-000042/             LanceDB tables + MANIFEST.json + PENDING.msgpack + NOTES.msgpack; write-once
     <index>/gen-000042-d0007/       a delta over it: the same tables with what changed since, + MASK.msgpack; write-once
     <index>/gen-000043.tmp/         being built; worthless after a crash
@@ -32,12 +33,13 @@ PENDING = "PENDING.msgpack"
 MASK = "MASK.msgpack"
 NOTES = "NOTES.msgpack"
 CURRENT = "CURRENT"
+MODEL_CHANGE = "MODEL-CHANGE.json"
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
 FORMAT = 1
+POINTER_BYTES_MAX = 4096  # we write 40; a file that is larger is not ours, however large it is
 PENDING_RECORD_BYTES_MAX = 64 * 1024 * 1024
 _NAME = re.compile(r"^gen-(\d{6,})$")
-POINTER_BYTES_MAX = 4096  # we write 40; a file that is larger is not ours, however large it is
 _DELTA_NAME = re.compile(r"^gen-(\d{6,})-d(\d{4,})$")
 
 # The columns of every table (`events`, `units`, `documents`), so that one reader serves all three. (id, part) is
@@ -261,13 +263,18 @@ def read_current(index: Path) -> Pointer | None:
 
 def write_current(index: Path, pointer: Pointer) -> None:
     """Replace the pointer atomically; durable on return."""
-    temporary = index / f"{CURRENT}.tmp"
+    replace_file(index / CURRENT, msgspec.json.encode(pointer) + b"\n")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give a file of the index folder a new content, all of it or none; durable on return."""
+    temporary = path.with_name(f"{path.name}{TEMPORARY}")
     with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(pointer) + b"\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(index / CURRENT)
-    fsync_directory(index)
+    temporary.replace(path)
+    fsync_directory(path.parent)
 
 
 def fsync_directory(path: Path) -> None:

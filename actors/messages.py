@@ -1083,6 +1083,29 @@ class HoldBuild(Message, frozen=True, kw_only=True):
     stage: str | None
 
 
+class ModelChange(Struct, frozen=True, kw_only=True):
+    """What is known of a change of the embedding model. `successor` is sealed and does not serve yet, `declined` is
+    the key of the identity that was rolled back from, `comparison` is of the last change that came to its end.
+    """
+
+    successor: GenerationRef | None = None
+    declined: str | None = None
+    comparison: "Comparison | None" = None
+
+
+class KeepModelChange(Message, frozen=True, kw_only=True):
+    """Keep this beside the generations, so that it survives a restart. Durable when it is answered."""
+
+    answer = Done
+    change: ModelChange
+
+
+class RecallModelChange(Message, frozen=True, kw_only=True):
+    """Answer what was kept last, without a successor that is not whole any more; nothing when there is nothing."""
+
+    answer = ModelChange
+
+
 GenerationBuilderMessage = (
     TruthAdvanced | Rebuild | CancelBuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
 )
@@ -1106,6 +1129,8 @@ GenerationBuilderWork = (
     | VerifyGeneration
     | SampleView
     | ScrubSlice
+    | KeepModelChange
+    | RecallModelChange
 )
 EmbedderWork = EmbedPending | PeekPending
 

@@ -125,6 +125,7 @@ class Health:
             "built_at": serving.built_at if serving else None,
             "previous": [ref.generation for ref in notice.previous],
             "successor": _successor(notice),
+            "declined": notice.declined is not None,
             "comparison": notice.comparison,
             "building": notice.building,
             "builds": {

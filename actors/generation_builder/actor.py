@@ -28,7 +28,7 @@ from actors.generation_builder.desk import Desk
 from actors.generation_builder.embedding import EmbedBehind
 from actors.generation_builder.looking import Lookout
 from actors.generation_builder.pace import STAGES
-from actors.generation_builder.publishing import Publisher
+from actors.generation_builder.publishing import Publisher, behind
 from actors.generation_builder.rebuilding import ENDS_KEPT, Rebuilds
 from actors.generation_builder.scrubbing import Scrubber
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
@@ -41,8 +41,10 @@ from actors.messages import (
     Done,
     HoldBuild,
     IndexState,
+    ModelChange,
     Rebuild,
     RebuildQueued,
+    RecallModelChange,
     RecoverIndex,
     ReportSuspect,
     RollbackIndex,
@@ -91,10 +93,11 @@ class GenerationBuilder:
             await seat.fill()
             nursery.start_soon(keep_below, seat, hard_limit(self.limits.rss_bytes_max))
             desk = Desk(self.house, self.board, self.limits, seat)
+            succession = Succession(self.board, self.limits, self._embedding)
             owed = self._settle_died(desk)
-            state = await self._recover(desk)
+            state = await self._recover(desk, succession)
             self.house.ready()
-            self._start(desk, nursery, deltas_highest=state.deltas_highest, owed=owed)
+            self._start(desk, nursery, succession, deltas_highest=state.deltas_highest, owed=owed)
 
     def _settle_died(self, desk: Desk) -> str | None:
         """Note that a build died with the incarnation before; return why it was made, for it is made again."""
@@ -106,12 +109,16 @@ class GenerationBuilder:
             desk.post(builds_ended=(*desk.notice.builds_ended, end)[-ENDS_KEPT:])
         return died.reason
 
-    async def _recover(self, desk: Desk) -> IndexState:
+    async def _recover(self, desk: Desk, succession: Succession) -> IndexState:
         state = await desk.work(RecoverIndex(), IndexState)
+        change = succession.recalled(await desk.work(RecallModelChange(), ModelChange), state.current)
         desk.post(
+            successor=change.successor,
+            declined=change.declined,
+            comparison=change.comparison,
             serving=state.current,
             base=state.base,
-            previous=tuple(state.previous),
+            previous=behind(state, change.successor),
             highest=max(state.highest, desk.notice.highest),
             suspects=tuple(state.suspects),
             building=None,
@@ -120,10 +127,11 @@ class GenerationBuilder:
         )
         return state
 
-    def _start(self, desk: Desk, nursery: trio.Nursery, *, deltas_highest: int, owed: str | None) -> None:
+    def _start(
+        self, desk: Desk, nursery: trio.Nursery, succession: Succession, *, deltas_highest: int, owed: str | None
+    ) -> None:
         """Wire the tasks together and let them run."""
         wishes = Wishes(desk, owed=owed)
-        succession = Succession(self.board, self.limits, self._embedding)
         publisher = Publisher(desk, wishes, succession)
         lookout = Lookout(desk, wishes, publisher)
         deltas = Deltas(desk, wishes, publisher, highest=deltas_highest)

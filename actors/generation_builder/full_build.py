@@ -127,6 +127,7 @@ class FullBuilds:
         notice = self._desk.notice
         following = None if sealed.identity == notice.identity else notice.successor
         self._desk.post(comparison=comparison, successor=following)
+        await publisher.keep_model_change()
 
     async def _brought_up_to_date(self, built: Built) -> GenerationRef:
         """Return the generation with a delta of all that came while it was built; with less if that fails."""

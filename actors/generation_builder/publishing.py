@@ -27,6 +27,8 @@ from actors.messages import (
     GetIndexView,
     IndexState,
     IndexView,
+    KeepModelChange,
+    ModelChange,
     PrepareGeneration,
     RecoverIndex,
     RetireGenerations,
@@ -101,6 +103,13 @@ class Publisher:
         except BulkheadError as error:
             house.log.info("searcher not told", extra={"error": error.message})
 
+    async def keep_model_change(self) -> None:
+        """Have what is known of a change of the model survive a restart; where it cannot, the next life starts over."""
+        notice = self._desk.notice
+        change = ModelChange(successor=notice.successor, declined=notice.declined, comparison=notice.comparison)
+        with contextlib.suppress(BulkheadError):
+            await self._desk.work(KeepModelChange(change=change), Done, seconds=SHORT_S)
+
     # ------------------------------------------------------------ back
 
     async def roll_back(self, wanted: int | None) -> Row:
@@ -109,15 +118,22 @@ class Publisher:
         place = self._place_of(wanted)
         earlier = notice.previous[place]
         steps = Steps(self._desk, "building")
+        # Here and not by the searcher alone: it may still have it open, and then looks at no byte of it.
         await self._desk.work(VerifyGeneration(generation=earlier.generation), GenerationRef)
         try:
             await self.prepare(earlier, steps.enter)
+            self._desk.post(successor=None, declined=self._succession.declined_by(earlier))
+            await self.keep_model_change()  # first: else a kill right after the flip would undo it by and by
             async with self.lock:
                 await self.publish(earlier, steps.enter, base=earlier, previous=notice.previous[place + 1 :])
+        except BulkheadError:
+            self._desk.post(declined=notice.declined)
+            await self.keep_model_change()
+            raise
         finally:
             steps.end()
         self._wishes.paused_at = self._desk.truth.latest
-        self._desk.post(paused=True, successor=None, declined=self._succession.declined_by(earlier))
+        self._desk.post(paused=True)
         before = None if notice.serving is None else notice.serving.generation
         return as_row({"generation": earlier.generation, "rolled_back_from": before})
 
@@ -149,7 +165,7 @@ class Publisher:
         self._desk.post(
             serving=state.current,
             base=state.base,
-            previous=tuple(state.previous),
+            previous=behind(state, self._desk.notice.successor),
             suspects=tuple(state.suspects),
             last_error=error.message,
         )
@@ -208,6 +224,12 @@ class Publisher:
         """Return the number of the generation that is being built, None when there is none."""
         building = self._desk.notice.building
         return building.generation if building is not None and building.generation else None
+
+
+def behind(state: IndexState, successor: GenerationRef | None) -> tuple[GenerationRef, ...]:
+    """Return what a rollback can go to: a successor lies there too, and has never served."""
+    number = None if successor is None else successor.generation
+    return tuple(ref for ref in state.previous if ref.generation != number)
 
 
 def as_row(members: dict[str, object]) -> Row:

@@ -161,6 +161,7 @@ class Rebuilds:
                 await self._builds.publish(built, complete=self._complete)
             else:
                 self._desk.post(successor=built.sealed)
+                await self._publisher.keep_model_change()
         except BulkheadError as error:
             self._failed(number, reason, error)
         else:

@@ -9,15 +9,18 @@ with what there is by then, and published once enough of it is embedded, or once
 Where nothing would be gained by that (the old model is out of reach, or the old generation has no vectors either), the
 new generation is published at once and its vectors follow, as after a first start.
 
-A rollback over a change of the model declines it: builds stay with the model that serves until a rebuild is asked for
-or the daemon starts anew. Owns no generation and does nothing itself: the actor asks it. Reads the notice board only.
+A rollback over a change of the model declines it: builds stay with the model that serves until a rebuild is asked for.
+All of that survives a restart, as far as it still fits to what is configured. Owns no generation and does nothing
+itself: the actor asks it. Reads the notice board only.
 """
+
+import msgspec
 
 from actors.actor import Board, House
 from actors.embedding.identity import settings_for
 from actors.errors import BulkheadError
 from actors.mailbox import deadline_after
-from actors.messages import CompareGenerations, Comparison, EmbeddingIdentity, GenerationRef
+from actors.messages import CompareGenerations, Comparison, EmbeddingIdentity, GenerationRef, ModelChange
 from actors.notices import BuilderNotice
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 
@@ -41,6 +44,18 @@ class Succession:
         self._limits = limits
         self._embedding = embedding
         self._owed: str | None = None  # a build for the successor that failed
+
+    def recalled(self, kept: ModelChange, serving: GenerationRef | None) -> ModelChange:
+        """Return what holds of what was kept: what the incarnation before has made public is newer."""
+        notice = self._board.notice
+        public = ModelChange(successor=notice.successor, declined=notice.declined, comparison=notice.comparison)
+        if public != ModelChange():
+            return public
+        successor = kept.successor
+        published = serving is None or serving.identity == notice.identity
+        if successor is not None and (published or successor.identity != notice.identity):
+            successor = None
+        return msgspec.structs.replace(kept, successor=successor)
 
     def due(self) -> str | None:
         """Return why a build for the new model is due, or None."""

@@ -23,7 +23,7 @@ from actors.child import CallContext, serve
 from actors.errors import BuildFailed, BulkheadError, Interrupted
 from actors.frames import Setup
 from actors.generation import Manifest
-from actors.generation_builder import shelf, store
+from actors.generation_builder import model_change, shelf, store
 from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.draft import Draft
 from actors.generation_builder.faults import storage_errors
@@ -42,8 +42,10 @@ from actors.messages import (
     GenerationBuilderWork,
     GenerationRef,
     IndexTable,
+    KeepModelChange,
     Message,
     ProbeIndex,
+    RecallModelChange,
     RecoverIndex,
     RetireGenerations,
     SampleView,
@@ -88,6 +90,8 @@ class GenerationBuilderRoom:
         RetireGenerations: BUILD,
         AbandonBuild: BUILD,
         ProbeIndex: LOOK,
+        KeepModelChange: BUILD,
+        RecallModelChange: BUILD,
         VerifyGeneration: VERIFY,
         SampleView: VERIFY,
         ScrubSlice: VERIFY,
@@ -145,6 +149,12 @@ class GenerationBuilderRoom:
             case RecoverIndex():
                 self._hold_lock()
                 return shelf.recover(self._index, self._spared(message.building), call.check, message.distrusted)
+            case KeepModelChange():
+                self._hold_lock()
+                model_change.keep(self._index, message.change)
+                return Done()
+            case RecallModelChange():
+                return model_change.recall(self._index, call.check)
             case FlipGeneration():
                 self._hold_lock()
                 shelf.flip(self._index, message.generation, message.delta)

@@ -367,6 +367,72 @@ async def test_e8_a_change_of_the_model_is_built_beside_the_old_one_and_rolled_b
     assert {each for each in accepted if each.endswith("fsync")} >= {note(number) for number in range(33)}
 
 
+async def test_e8_a_change_of_the_model_goes_on_where_it_was_after_a_restart(
+    data: Path, config: Path, endpoint: FakeEndpoint
+) -> None:
+    async with running(data, config, embedding_by(endpoint, model="old")) as (_, client):
+        await fill(client, 10)
+        await embedded(client, 10)
+    released = threading.Event()
+    endpoint.scripts["new"] = lambda texts: other_vectors(texts, "new") if released.is_set() else Answer(503, {})
+    text = embedding_by(endpoint, model="new", batch_max=8)
+
+    async def changing(client: Client) -> dict[str, Any]:
+        status: dict[str, Any] = await wait_until(
+            client,
+            lambda s: s["successor"] is not None and s["building"] is None and s["embedding"]["state"] == "waiting",
+            method="index.status",
+        )
+        return status
+
+    async with running(data, config, text) as (_, client):
+        before = await changing(client)
+    async with running(data, config, text) as (_, client):
+        status = await changing(client)
+        assert status["successor"] == before["successor"] and status["generation"] == before["generation"]
+        assert status["builds"]["started"] == 0, "nothing had to be made anew"
+        await wait_until(client, lambda s: s["searcher"]["loaded"] >= 1)
+        assert (await search(client))["mode"] == "hybrid"
+        released.set()
+        compared = (await embedded(client, 10, model="new"))["comparison"]
+        assert compared["queries"] == 1
+    async with running(data, config, text) as (_, client):
+        status = await embedded(client, 10, model="new")
+        assert status["comparison"] == compared and status["successor"] is None and not status["declined"]
+        await client.call("index.rollback", {"generation": compared["earlier"]})
+    async with running(data, config, text) as (_, client):
+        status = await indexed(client, lambda s: s["identity"]["model"] == "old")
+        assert status["generation"] == compared["earlier"] and status["declined"]
+        await fill(client, 1, first=10)
+        status = await indexed(client, lambda s: s["rows"]["events"] == 11)
+        assert status["identity"]["model"] == "old" and status["successor"] is None
+        assert status["builds"]["started"] == 0 and status["comparison"] == compared
+        await client.call("index.rebuild")
+        status = await embedded(client, 11, model="new")
+        assert not status["declined"]
+
+
+async def test_e8_a_damaged_generation_is_no_way_back_and_holds_up_nothing(
+    data: Path, config: Path, endpoint: FakeEndpoint
+) -> None:
+    async with running(data, config, embedding_by(endpoint)) as (_, client):
+        await fill(client, 5)
+        first = (await embedded(client, 5))["generation"]
+        await client.call("index.rebuild")
+        status = await indexed(client, lambda s: s["generation"] > first and first in s["previous"])
+        path = max((data / "generation_builder" / f"gen-{first:06d}").glob("events.lance/data/*"))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        for _ in range(2):
+            with pytest.raises(RpcError) as refusal:
+                await client.call("index.rollback", {"generation": first})
+            assert refusal.value.code == 1008, "and not that a build is under way"
+        now = await indexed(client)
+        assert now["generation"] == status["generation"] and not now["declined"]
+        assert (await search(client))["mode"] == "hybrid"
+
+
 async def test_e8_vectors_of_a_model_of_this_machine_serve_while_an_endpoint_takes_over(
     data: Path, config: Path, endpoint: FakeEndpoint
 ) -> None:

@@ -12,7 +12,7 @@ from actors.generation_builder.succession import (
     OUTGROWN,
     Succession,
 )
-from actors.messages import Covers, EmbeddingIdentity, GenerationRef
+from actors.messages import Covers, EmbeddingIdentity, GenerationRef, ModelChange
 from actors.notices import BuilderNotice
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 
@@ -113,6 +113,24 @@ def test_a_model_that_was_rolled_back_from_is_left_alone() -> None:
     assert after.choose(OUTGROWN) == (identity(OLD), None)
     third = msgspec.structs.replace(NEW, model="third")
     assert succession(third, serving=ref(1, OLD), declined=declined).due() == IDENTITY_CHANGED
+
+
+def test_after_a_restart_a_change_goes_on_where_it_was() -> None:
+    kept = ModelChange(successor=ref(2, NEW, have=50), declined="a key")
+    assert succession(NEW).recalled(kept, ref(1, OLD)) == kept
+    declined = ModelChange(declined="a key")
+    third = msgspec.structs.replace(NEW, model="third")
+    assert succession(third).recalled(kept, ref(1, OLD)) == declined, "another model is wanted by now"
+    assert succession(NEW).recalled(kept, ref(2, NEW)) == declined, "it was published at the very end"
+    assert succession(NEW).recalled(kept, None) == declined, "nothing serves, so nothing is relieved"
+
+
+def test_what_the_incarnation_before_has_made_public_is_newer_than_what_was_kept() -> None:
+    kept = ModelChange(successor=ref(2, NEW))
+    public = ref(4, NEW)
+    assert succession(NEW, serving=ref(1, OLD), successor=public).recalled(kept, ref(1, OLD)) == ModelChange(
+        successor=public
+    )
 
 
 def test_the_last_generation_of_another_model_is_kept_behind_those_of_this_one() -> None:
