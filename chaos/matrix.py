@@ -176,6 +176,10 @@ WORDS: dict[str, Words] = {
         "nothing, or keyword search (`degraded`)",
         "at once, or the next generation",
     ),
+    "another embedding model": Words(
+        "its generation is built beside the old one, which serves meanwhile; one command goes back",
+        "nothing; `comparison` tells how far the answers differ",
+    ),
     "clock jump": Words("deadlines are monotonic; stored times never go back", "nothing"),
     "mailbox flood": Words(
         "refused at once by count and bytes, memory flat",
