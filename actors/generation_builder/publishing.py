@@ -179,19 +179,17 @@ class Publisher:
         grace_s = max(LOOK_EVERY_S, self._desk.limits.retire_grace_ms / 1000)
         while True:
             await trio.sleep(grace_s)
-            wanted = self._wanted()
-            if wanted == self._retired:
+            if self._wanted() == self._retired:
                 continue
             try:
-                if await self._retire(wanted):
-                    self._retired = wanted
+                self._retired = await self._retire()
             except BulkheadError as error:
                 self._desk.house.log.info("retirement put off", extra={"error": error.message})
 
     async def retire_at_once(self) -> None:
         """Delete what is neither kept nor read; what cannot be deleted now is deleted in time. Raises BulkheadError."""
         self._retired = None
-        await self._retire(self._wanted())
+        await self._retire()
 
     def retire_again(self) -> None:
         """Look again for what is to be deleted, although what is kept is the same: a build left something behind."""
@@ -208,17 +206,19 @@ class Publisher:
         notice = self._desk.notice
         return (notice.serving, notice.base, notice.successor, *notice.previous)
 
-    async def _retire(self, wanted: tuple[GenerationRef | None, ...]) -> bool:
-        """Delete what is not wanted; False when somebody still reads an unwanted one."""
+    async def _retire(self) -> tuple[GenerationRef | None, ...] | None:
+        """Delete what is not wanted; return what is, or None when somebody still uses an unwanted one."""
         async with self.lock:
             message, deadline_ns = GetIndexView(), deadline_after(SHORT_S)
             view = await self._desk.house.ask("searcher", message, IndexView, deadline_ns=deadline_ns)
-            kept = {ref.view for ref in (*wanted, *self._pinned) if ref is not None}
+            # Only now: while we waited a successor may have been sealed, which takes no lock.
+            wanted, pinned = self._wanted(), tuple(self._pinned)
+            kept = {ref.view for ref in (*wanted, *pinned) if ref is not None}
             read = {*view.leased, *(() if view.serving is None else (view.serving,))}
             retire = RetireGenerations(keep=sorted(kept | read), building=self.number_building())
             await self._desk.work(retire, Done)
             self.deltas_waiting = 0
-            return read <= kept
+            return wanted if read <= kept and not pinned else None
 
     def number_building(self) -> int | None:
         """Return the number of the generation that is being built, None when there is none."""
