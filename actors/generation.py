@@ -26,7 +26,7 @@ from typing import BinaryIO
 import msgspec
 
 from actors.errors import GenerationSuspect
-from actors.messages import Covers, EmbeddingIdentity, GenerationRef, Skip
+from actors.messages import Covers, EmbeddingIdentity, GenerationRef, Items, Skip
 
 MANIFEST = "MANIFEST.json"
 PENDING = "PENDING.msgpack"
@@ -36,7 +36,7 @@ CURRENT = "CURRENT"
 MODEL_CHANGE = "MODEL-CHANGE.json"
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
-FORMAT = 1
+FORMAT = 2
 POINTER_BYTES_MAX = 4096  # we write 40; a file that is larger is not ours, however large it is
 PENDING_RECORD_BYTES_MAX = 64 * 1024 * 1024
 _NAME = re.compile(r"^gen-(\d{6,})$")
@@ -82,11 +82,12 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Masked(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of its generation a delta masks: rows by corpus, those that have a vector, those that could have one."""
+    """How much of its generation a delta masks: rows and items by corpus, rows that have or could have a vector."""
 
     rows: dict[str, int] = {}
     vectors_have: int = 0
     vectors_want: int = 0
+    items: dict[str, Items] = {}
 
 
 class Mask(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +134,7 @@ class VectorIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation's description of itself, or a delta's: `rows` and `vectors_*` are those of its own tables.
+    """A generation's description of itself, or a delta's: `rows`, `items` and `vectors_*` are of its own tables.
 
     `skipped` are files that the scan left out or whose content was not text; `held` are roots, folders and files
     that could not be read, so their rows were taken over from the generation before. A table that is not in
@@ -155,6 +156,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     held: list[Skip]
     sources: list[SourceState]
     files: list[FileEntry]
+    items: dict[str, Items] = {}
     masked: Masked = Masked()
     vector_indexes: dict[str, VectorIndex] = {}
 
@@ -394,6 +396,7 @@ def reference(folder: Path, manifest: Manifest) -> GenerationRef:
         built_at=manifest.built_at,
         bytes=sum(entry.bytes for entry in manifest.files),
         vector_index={table: index.kind for table, index in manifest.vector_indexes.items()},
+        items=manifest.items,
     )
 
 
@@ -414,6 +417,10 @@ def with_delta(base: GenerationRef, folder: Path, delta: Manifest) -> Generation
         bytes=base.bytes + sum(entry.bytes for entry in delta.files),
         delta_rows=sum(delta.rows.values()),
         vector_index=base.vector_index,
+        items={
+            name: items.minus(masked.items.get(name, Items())).plus(delta.items.get(name, Items()))
+            for name, items in base.items.items()
+        },
     )
 
 

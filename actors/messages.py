@@ -286,6 +286,26 @@ class ListChangedUnits(Message, frozen=True, kw_only=True):
     limit: int
 
 
+class UnitChanges(Struct, frozen=True, kw_only=True):
+    """Units that changed, by what they are now: active, or not. When there are `more`, go on after `last_seq`."""
+
+    active: list[str]
+    gone: list[str]
+    last_seq: int
+    more: bool
+
+
+class ListUnitChanges(Message, frozen=True, kw_only=True):
+    """Name the units of all tenants whose last change came after a core_seq, at most `limit`, in that order.
+
+    One that changes while it is paged through comes again, as what it is then.
+    """
+
+    answer = UnitChanges
+    after: int
+    limit: int
+
+
 class PageUnits(Message, frozen=True, kw_only=True):
     """Page the latest active versions by core_seq, for the builder: after < core_seq <= until.
 
@@ -394,6 +414,7 @@ CoreWriterMessage = (
     | SearchUnits
     | PageUnits
     | ListChangedUnits
+    | ListUnitChanges
     | AddSource
     | ListSources
     | RemoveSource
@@ -665,10 +686,33 @@ def view_name(view: int) -> str:
 _DELTA_SHIFT = 32
 
 
+class Items(Struct, frozen=True, kw_only=True):
+    """How many items (events, units, notes) something holds, whatever number of rows each of them has.
+
+    Those in between, neither complete nor bare, still miss a vector.
+    """
+
+    items: int = 0
+    complete: int = 0  # all of its text that can have a vector has one
+    bare: int = 0  # there is nothing in it that a vector could stand for
+
+    def plus(self, other: "Items") -> "Items":
+        """Return both together."""
+        return Items(
+            items=self.items + other.items, complete=self.complete + other.complete, bare=self.bare + other.bare
+        )
+
+    def minus(self, other: "Items") -> "Items":
+        """Return these without the other ones, which are among them."""
+        return Items(
+            items=self.items - other.items, complete=self.complete - other.complete, bare=self.bare - other.bare
+        )
+
+
 class GenerationRef(Struct, frozen=True, kw_only=True):
     """A generation that passed verification, with or without a delta over it: what the searcher needs to open it.
 
-    `covers`, `rows` and the vectors are those of both together: a row that the delta masks does not count.
+    `covers`, `rows`, `items` and the vectors are those of both together: what the delta masks does not count.
     """
 
     generation: int
@@ -684,6 +728,7 @@ class GenerationRef(Struct, frozen=True, kw_only=True):
     bytes: int = 0  # of all its files
     delta_rows: int = 0  # how many rows the delta holds
     vector_index: dict[str, str] = {}  # the kind by table; one that is not there is searched exactly
+    items: dict[str, Items] = {}  # by corpus
 
     @property
     def view(self) -> int:
@@ -967,6 +1012,60 @@ class ScrubSlice(Message, frozen=True, kw_only=True):
     bytes_max: int
 
 
+class CountedItems(Struct, frozen=True, kw_only=True):
+    """Of one corpus: the items of a view that still are what the truth holds, and of notes those that are not in it.
+
+    `refused` are incomplete items with a text that the model does not take. Of notes, `changed` are waiting to be
+    read, and `failed` (by reason) are left out.
+    """
+
+    current: Items = Items()
+    refused: int = 0
+    changed: int = 0
+    failed: dict[str, int] = {}
+
+
+class CountInView(Message, frozen=True, kw_only=True):
+    """Count the items of a view (None: of none). `changed_units` changed since; `refused` are hashes of texts."""
+
+    answer: ClassVar[type[msgspec.Struct]]
+    view: GenerationRef | None
+    sources: list[SourceRoot]
+    refused: list[bytes]
+    changed_units: list[str]
+
+
+class CountedView(Struct, frozen=True, kw_only=True):
+    """What `CountInView` found, by corpus."""
+
+    corpora: dict[str, CountedItems]
+
+
+CountInView.answer = CountedView
+
+State = Literal["searchable", "pending", "failed"]
+
+
+class ItemState(Struct, frozen=True, kw_only=True):
+    """Whether an item is found by its words, and by its meaning; `reason` says why it is not."""
+
+    words: State
+    meaning: State
+    reason: str | None = None
+
+
+class FindInView(Message, frozen=True, kw_only=True):
+    """Look one item of a view up, which is not newer than the view: an event or unit by id, a note by its path."""
+
+    answer = ItemState
+    view: GenerationRef | None
+    sources: list[SourceRoot]
+    refused: list[bytes]
+    corpus: Corpus
+    key: str
+    tenant: str
+
+
 class EmbeddedBatch(Struct, frozen=True, kw_only=True):
     """Vectors for the next texts that had none. `next` is the offset to go on from, None at the end.
 
@@ -1076,6 +1175,52 @@ class ReportSuspect(Message, frozen=True, kw_only=True):
     detail: str
 
 
+class StateCounts(Struct, frozen=True, kw_only=True):
+    """How many items can be found in one way; `reasons` say of how many why they failed."""
+
+    searchable: int = 0
+    pending: int = 0
+    failed: int = 0
+    reasons: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """Return how many there are in all."""
+        return self.searchable + self.pending + self.failed
+
+
+class CorpusItems(Struct, frozen=True, kw_only=True):
+    """The items of a corpus. Invariant: `accepted` is the total of `words`, and of `meaning`."""
+
+    accepted: int
+    words: StateCounts
+    meaning: StateCounts
+
+
+class ItemCounts(Struct, frozen=True, kw_only=True):
+    """The items by corpus, of one moment: the view that served (by number), and the truth as it was read after that."""
+
+    at: int  # µs UTC
+    view: int | None
+    corpora: dict[str, CorpusItems]
+
+
+class CountItems(Message, frozen=True, kw_only=True):
+    """Count what was accepted and what can be found, now."""
+
+    answer = ItemCounts
+
+
+class GetItemState(Message, frozen=True, kw_only=True):
+    """Say whether one item can be found. `seq` is that of the event, or the core_seq of the unit."""
+
+    answer = ItemState
+    corpus: Corpus
+    key: str
+    seq: int = 0
+    tenant: str = "default"
+
+
 class HoldBuild(Message, frozen=True, kw_only=True):
     """Chaos only: pause the build when it reaches `stage`, until it is killed or `stage` is None."""
 
@@ -1107,7 +1252,15 @@ class RecallModelChange(Message, frozen=True, kw_only=True):
 
 
 GenerationBuilderMessage = (
-    TruthAdvanced | Rebuild | CancelBuild | VerifyIndex | RollbackIndex | ReportSuspect | HoldBuild
+    TruthAdvanced
+    | Rebuild
+    | CancelBuild
+    | VerifyIndex
+    | RollbackIndex
+    | ReportSuspect
+    | CountItems
+    | GetItemState
+    | HoldBuild
 )
 GenerationBuilderWork = (
     RecoverIndex
@@ -1131,6 +1284,8 @@ GenerationBuilderWork = (
     | ScrubSlice
     | KeepModelChange
     | RecallModelChange
+    | CountInView
+    | FindInView
 )
 EmbedderWork = EmbedPending | PeekPending
 

@@ -8,7 +8,17 @@ import enum
 
 import msgspec
 
-from actors.messages import BuildEnd, Comparison, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip, view_number
+from actors.messages import (
+    BuildEnd,
+    Comparison,
+    Covers,
+    EmbeddingIdentity,
+    GenerationRef,
+    ItemCounts,
+    Progress,
+    Skip,
+    view_number,
+)
 
 
 class DiskLevel(enum.StrEnum):
@@ -106,6 +116,7 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     suspects: tuple[Skip, ...] = ()
     scrub: ScrubNotice = ScrubNotice()
     embedding: EmbeddingNotice = EmbeddingNotice()
+    items: ItemCounts | None = None  # as they were last counted
 
 
 class SearcherNotice(msgspec.Struct, frozen=True, kw_only=True):

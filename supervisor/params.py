@@ -210,6 +210,12 @@ class SourceRemove(Params, frozen=True, kw_only=True):
     request_id: Name | None = None
 
 
+class IndexItem(Params, frozen=True, kw_only=True):
+    """index.item"""
+
+    id: Text
+
+
 class IndexRebuild(Params, frozen=True, kw_only=True):
     """index.rebuild"""
 

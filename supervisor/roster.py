@@ -13,7 +13,7 @@ from actors.actor import Board
 from actors.cache_manager import actor as cache_manager
 from actors.core_writer import actor as core_writer
 from actors.embedding import resolve_identity
-from actors.generation_builder.actor import GenerationBuilder
+from actors.generation_builder import actor as generation_builder
 from actors.mailbox import Mailbox
 from actors.messages import TruthAdvanced
 from actors.notices import BuilderNotice, DiskNotice, SearchActivity, SearcherNotice
@@ -165,7 +165,7 @@ class Roster:
         )
         return self._actor(
             "generation_builder",
-            make=lambda house: GenerationBuilder(
+            make=lambda house: generation_builder.GenerationBuilder(
                 house,
                 builder=builder,
                 rebuilder=rebuilder,
@@ -180,6 +180,7 @@ class Roster:
                 "generation_builder",
                 count_max=limits.generation_builder_messages,
                 bytes_max=limits.generation_builder_bytes,
+                tray_of=generation_builder.tray_of,
                 conflated=(TruthAdvanced,),
                 refuses_early=False,
                 quarantine=self._quarantine,

@@ -27,14 +27,19 @@ from actors.messages import (
     CancelBuild,
     ClearCache,
     CloseSession,
+    Corpus,
+    CountItems,
     Done,
     EventDraft,
     Filters,
     Folder,
     GetEvent,
+    GetItemState,
     GetSession,
     GetUnit,
     HoldBuild,
+    ItemCounts,
+    ItemState,
     ListSessions,
     ListSources,
     ListUnits,
@@ -76,6 +81,8 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 HINT_EVERY_S = 0.2
 LOOK_EVERY_S = 0.1
 STALL_S_MAX = 60.0
+COUNT_NS = 2_000_000_000  # how long index.status waits for the items to be counted
+NOT_FOUND = "not_found"
 REBUILD_NS = 600_000_000_000  # how long an order to rebuild may wait for a builder that is away
 # The actors whose truth can be restored by command: their mailboxes have a place for the order.
 RESTORABLE = ("core_writer", "transcript_appender")
@@ -564,7 +571,7 @@ async def _memory_get(routes: Routes, given: wire.Params, scope: Scope) -> objec
     assert given.id is not None
     found = await _event_or_unit(routes, given.id, scope)
     if found is not None:
-        return found
+        return {"corpus": found[0], "item": _json(found[1])}
     match = CITATION.match(given.id)
     if match is None:
         raise NotFound(f"memory.get: no event or unit has the id {given.id!r}")
@@ -573,15 +580,15 @@ async def _memory_get(routes: Routes, given: wire.Params, scope: Scope) -> objec
     return await _read_document(routes, match["path"], given.from_line or first, given.lines or max(1, lines), scope)
 
 
-async def _event_or_unit(routes: Routes, item_id: str, scope: Scope) -> object | None:
+async def _event_or_unit(routes: Routes, item_id: str, scope: Scope) -> tuple[Corpus, Row] | None:
     """Ask both owners at once; an owner that is away is an error only if the other does not have the item."""
-    found: list[object] = []
+    found: list[tuple[Corpus, Row]] = []
     failures: list[BulkheadError] = []
 
-    async def ask(actor: str, corpus: str, message: Message) -> None:
+    async def ask(actor: str, corpus: Corpus, message: Message) -> None:
         try:
             row = await routes.mailboxes[actor].ask(message, Row, deadline_ns=scope.deadline_ns, client=scope.client)
-            found.append({"corpus": corpus, "item": _json(row)})
+            found.append((corpus, row))
         except (NotFound, InvalidParams):
             pass
         except BulkheadError as error:
@@ -643,7 +650,53 @@ async def _source_remove(routes: Routes, given: wire.Params, scope: Scope) -> ob
 
 
 async def _index_status(routes: Routes, given: wire.Params, scope: Scope) -> object:
-    return routes.health.index_status()
+    """Return the index, and what became of the items: counted now, or as last counted when nobody can."""
+    counts, stale = routes.health.builder.notice.items, None
+    deadline_ns = min(scope.deadline_ns, time.monotonic_ns() + COUNT_NS)
+    try:
+        counts = await routes.mailboxes["generation_builder"].ask(
+            CountItems(), ItemCounts, deadline_ns=deadline_ns, client=scope.client
+        )
+    except BulkheadError as error:
+        stale = error.message
+        counts = routes.health.builder.notice.items or counts
+    return {**routes.health.index_status(), "items": _items(counts, stale)}
+
+
+def _items(counts: ItemCounts | None, stale: str | None) -> dict[str, object] | None:
+    if counts is None:
+        return None
+    return {**counts.corpora, "at": rfc3339(counts.at), "stale": stale}
+
+
+async def _index_item(routes: Routes, given: wire.Params, scope: Scope) -> object:
+    assert isinstance(given, wire.IndexItem)
+    found = await _event_or_unit(routes, given.id, scope)
+    if found is None:
+        match = CITATION.match(given.id)
+        message = GetItemState(
+            corpus="documents", key=given.id if match is None else match["path"], tenant=scope.tenant
+        )
+    else:
+        corpus, row = found
+        known = msgspec.json.decode(row.row, type=_Accepted)
+        if known.status not in (None, "active"):
+            raise NotFound(f"index.item: unit {given.id!r} is {known.status}, so it is not to be found")
+        message = GetItemState(corpus=corpus, key=given.id, seq=known.seq or known.core_seq, tenant=scope.tenant)
+    state = await routes.mailboxes["generation_builder"].ask(
+        message, ItemState, deadline_ns=scope.deadline_ns, client=scope.client
+    )
+    if state.reason == NOT_FOUND:
+        raise NotFound(f"index.item: no event, unit or note has the id {given.id!r}")
+    return {"id": given.id, "corpus": message.corpus, "words": state.words, "meaning": state.meaning, "reason": state.reason}
+
+
+class _Accepted(msgspec.Struct):
+    """The members of an event or unit that its state depends on."""
+
+    seq: int = 0
+    core_seq: int = 0
+    status: str | None = None
 
 
 async def _index_rebuild(routes: Routes, given: wire.Params, scope: Scope) -> object:
@@ -779,6 +832,7 @@ METHODS: dict[str, Method] = {
     "source.list": Method(wire.NoParams, _source_list),
     "source.remove": Method(wire.SourceRemove, _source_remove, ordered=True),
     "index.status": Method(wire.NoParams, _index_status),
+    "index.item": Method(wire.IndexItem, _index_item),
     "index.rebuild": Method(wire.IndexRebuild, _index_rebuild),
     "index.cancel": Method(wire.IndexCancel, _index_cancel),
     "index.rollback": Method(wire.IndexRollback, _index_rollback),

@@ -18,6 +18,7 @@ from actors.messages import (
     ListChangedUnits,
     ListSessions,
     ListSources,
+    ListUnitChanges,
     ListUnits,
     Message,
     PageUnits,
@@ -38,6 +39,7 @@ READS = (
     ListUnits,
     PageUnits,
     ListChangedUnits,
+    ListUnitChanges,
     ListSources,
     CoreStatus,
 )

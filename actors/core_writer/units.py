@@ -265,6 +265,21 @@ def changed_between(connection: sqlite3.Connection, after: int, until: int, limi
     return rows.fetchall()
 
 
+def changed_after(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[str, int, str]]:
+    """Return the units of all tenants that changed last after a core_seq: id, core_seq and status, oldest first."""
+    rows = connection.execute(
+        """
+        SELECT unit_id, core_seq, status
+        FROM units
+        WHERE latest = 1 AND core_seq > :after
+        ORDER BY core_seq
+        LIMIT :limit
+        """,
+        {"after": after, "limit": limit},
+    )
+    return rows.fetchall()
+
+
 def client_row(unit: UnitRow) -> bytes:
     """Return a version as JSON for clients."""
     return encode_row(

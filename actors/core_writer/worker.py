@@ -28,6 +28,7 @@ from actors.messages import (
     ListChangedUnits,
     ListSessions,
     ListSources,
+    ListUnitChanges,
     ListUnits,
     Message,
     OpenSession,
@@ -40,6 +41,7 @@ from actors.messages import (
     SearchUnits,
     SourceRoots,
     Statistics,
+    UnitChanges,
     UnitHistory,
     UnitIds,
 )
@@ -64,7 +66,7 @@ class CoreRoom(TruthRoom):
     work: object = CoreWriterMessage
     serves_damaged = True
     # No generation is built from a truth in doubt: the one that is served was made when it was whole.
-    refused_when_damaged = (PageUnits, ListChangedUnits)
+    refused_when_damaged = (PageUnits, ListChangedUnits, ListUnitChanges)
     lanes: Mapping[type[Message], str] = {
         OpenSession: "write",
         CloseSession: "write",
@@ -82,6 +84,7 @@ class CoreRoom(TruthRoom):
         SearchUnits: "search",
         PageUnits: "read",
         ListChangedUnits: "read",
+        ListUnitChanges: "read",
         ListSources: "read",
         CoreStatus: "read",
     }
@@ -160,6 +163,8 @@ class CoreRoom(TruthRoom):
                 return _page_units(connection, message)
             case ListChangedUnits():
                 return _changed_units(connection, message)
+            case ListUnitChanges():
+                return _unit_changes(connection, message)
             case ListSources():
                 return SourceRoots(sources=sources.list_sources(connection, message.tenant))
             case CoreStatus():
@@ -322,6 +327,18 @@ def _changed_units(connection: Connection, message: ListChangedUnits) -> UnitIds
     return UnitIds(
         ids=[unit_id for unit_id, _ in kept],
         last_seq=kept[-1][1] if kept else message.until,
+        more=len(changed) > limit,
+    )
+
+
+def _unit_changes(connection: Connection, message: ListUnitChanges) -> UnitChanges:
+    limit = rows_limit(message.limit)
+    changed = units.changed_after(connection, message.after, limit + 1)  # one statement: all of the same moment
+    kept = changed[:limit]
+    return UnitChanges(
+        active=[unit_id for unit_id, _, status in kept if status == "active"],
+        gone=[unit_id for unit_id, _, status in kept if status != "active"],
+        last_seq=kept[-1][1] if kept else message.after,
         more=len(changed) > limit,
     )
 

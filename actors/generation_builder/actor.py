@@ -17,12 +17,15 @@ worker runs at the lowest priority, and publication is a pointer flip. When anyt
 served goes on serving.
 """
 
+from functools import partial
+
 import msgspec
 import trio
 
 from actors.actor import Board, House, serve_tray
 from actors.envelope import Envelope
 from actors.errors import InvalidParams
+from actors.generation_builder.counting import Counting
 from actors.generation_builder.deltas import Deltas
 from actors.generation_builder.desk import Desk
 from actors.generation_builder.embedding import EmbedBehind
@@ -35,12 +38,16 @@ from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.succession import Succession
 from actors.generation_builder.verifying import Verifier
 from actors.generation_builder.wishes import Wishes
+from actors.mailbox import DEFAULT_TRAY
 from actors.messages import (
     BuildEnd,
     CancelBuild,
+    CountItems,
     Done,
+    GetItemState,
     HoldBuild,
     IndexState,
+    Message,
     ModelChange,
     Rebuild,
     RebuildQueued,
@@ -57,6 +64,12 @@ from actors.worker import WorkerSpec
 
 TRUTH_FIRST_S = 2.0
 LOW_DISK = "no builds: the disk is low"
+COUNT_TRAY = "count"  # of what is only asked, and may take a moment: commands do not wait behind it
+
+
+def tray_of(message: Message) -> str:
+    """Sort questions about items from commands."""
+    return COUNT_TRAY if isinstance(message, CountItems | GetItemState) else DEFAULT_TRAY
 
 
 class GenerationBuilder:
@@ -155,7 +168,17 @@ class GenerationBuilder:
             wish_delta=wishes.want_delta,
         )
         verifier, scrubber = Verifier(desk, publisher), Scrubber(desk, publisher, self._searching)
-        commands = Commands(desk, wishes, publisher=publisher, lookout=lookout, rebuilds=rebuilds, verifier=verifier)
+        commands = Commands(
+            desk,
+            wishes,
+            publisher=publisher,
+            lookout=lookout,
+            rebuilds=rebuilds,
+            verifier=verifier,
+            counting=Counting(
+                self.house, self.board, work=desk.work, sources=lambda: desk.truth.sources, refused=embed.refused
+            ),
+        )
         nursery.start_soon(self._heed_disk, desk, wishes, publisher, rebuilds)
         nursery.start_soon(publisher.offer)
         for task in (commands.run, lookout.run, deltas.run, rebuilds.run, embed.run, scrubber.run):
@@ -191,6 +214,7 @@ class Commands:
         lookout: Lookout,
         rebuilds: Rebuilds,
         verifier: Verifier,
+        counting: Counting,
     ) -> None:
         self._desk = desk
         self._wishes = wishes
@@ -198,10 +222,13 @@ class Commands:
         self._lookout = lookout
         self._rebuilds = rebuilds
         self._verifier = verifier
+        self._counting = counting
 
     async def run(self) -> None:
         """Answer for ever."""
-        await serve_tray(self._desk.house.mailbox, "", self._serve, at_once=4)
+        async with trio.open_nursery() as nursery:
+            for tray in (DEFAULT_TRAY, COUNT_TRAY):
+                nursery.start_soon(partial(serve_tray, self._desk.house.mailbox, tray, self._serve, at_once=4))
 
     async def _serve(self, envelope: Envelope) -> None:
         self._desk.house.mailbox.finish(envelope, await self._answer(envelope))
@@ -222,6 +249,10 @@ class Commands:
                 return await self._publisher.roll_back(message.generation)
             case ReportSuspect():
                 return await self._verifier.look_into(message)
+            case CountItems():
+                return await self._counting.count()
+            case GetItemState():
+                return await self._counting.find(message)
             case HoldBuild():
                 return self._hold(message.stage)
             case _:

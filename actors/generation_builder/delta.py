@@ -17,7 +17,7 @@ from actors.generation_builder.documents import DocumentReader
 from actors.generation_builder.draft_table import DraftTable
 from actors.generation_builder.scan import Scan
 from actors.generation_builder.staging import row_schema
-from actors.messages import BeginDelta, Corpus
+from actors.messages import BeginDelta, Corpus, Items
 from actors.term_counts import TermCounter, masked_counts_path
 
 if TYPE_CHECKING:
@@ -129,7 +129,11 @@ class Delta:
             known = Mask()
         units = [unit for unit in mask.units if unit not in set(known.units)]
         documents = set(mask.documents) - set(known.documents)
-        return _sum(counted, store.count_masked(self.base, units, documents, vectors=self.begin.base.vectors_have > 0))
+        base = self.begin.base
+        more = store.count_masked(
+            self.base, units, documents, wanted=base.identity is not None, vectors=base.vectors_have > 0
+        )
+        return _sum(counted, more)
 
     def count_masked_terms(self, mask: Mask, folder: Path, scratch: Path) -> list[str]:
         """Write how many of the masked rows hold each term, so that a search can do without them; return the files."""
@@ -169,4 +173,8 @@ def _sum(one: Masked, other: Masked) -> Masked:
         rows={name: one.rows.get(name, 0) + other.rows.get(name, 0) for name in (*one.rows, *other.rows)},
         vectors_have=one.vectors_have + other.vectors_have,
         vectors_want=one.vectors_want + other.vectors_want,
+        items={
+            name: one.items.get(name, Items()).plus(other.items.get(name, Items()))
+            for name in (*one.items, *other.items)
+        },
     )

@@ -315,6 +315,7 @@ class Draft:
             held=self._documents.held.list(),
             sources=[root.state for root in self._scan.roots],
             files=files,
+            items={corpus: table.items for corpus, table in self._tables.items()},
             masked=masked,
         )
 

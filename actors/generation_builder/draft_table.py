@@ -15,12 +15,13 @@ from actors.generation_builder import store
 from actors.generation_builder.documents import Place
 from actors.generation_builder.faults import storage_errors
 from actors.generation_builder.index_policy import index_policy
+from actors.generation_builder.item_counter import ItemCounter
 from actors.generation_builder.pending import Missing
 from actors.generation_builder.probes import Probes
 from actors.generation_builder.rows import TableRow, is_embeddable
 from actors.generation_builder.staging import NEWEST_FIRST, Stage, in_pieces, table_schema
 from actors.generation_builder.vectors import VectorBook
-from actors.messages import Corpus
+from actors.messages import Corpus, Items
 from actors.term_counts import TermCounter, counts_path
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class DraftTable:
         self.vector_index: VectorIndex | None = None  # once it is indexed, when it got one
         self.want = 0  # rows that can have a vector
         self.have = 0  # rows that have one
+        self.items = Items()  # once it is written
         self.missing: list[Missing] = []
         self._folder = folder
         self._staging = staging
@@ -131,19 +133,39 @@ class DraftTable:
 
         Their terms are counted on the way.
         """
-        done, ordinals = 0, _Ordinals()
+        done, ordinals, items = 0, _Ordinals(), ItemCounter()
         for number, batch in self._stage.pieces():
             call.check()
             counter.add(batch.column("terms"))
-            yield batch if self._book is None else self._join(self._book, number, batch, ordinals)
+            if self._book is None:
+                self._count(batch, [False] * batch.num_rows, items)
+                yield batch
+            else:
+                yield self._join(self._book, number, batch, ordinals, items)
             done += batch.num_rows
             call.progress(f"write {self.corpus}", done, self.rows)
+        self.items = items.result()
 
-    def _join(self, book: VectorBook, number: int, batch: "pa.RecordBatch", ordinals: "_Ordinals") -> "pa.RecordBatch":
+    def _count(self, batch: "pa.RecordBatch", present: Sequence[bool], items: ItemCounter) -> None:
+        """Count the items of rows; those of a note have their place in common, the others their id."""
+        names = ("tenant", "path") if self.corpus == "documents" else ("id",)
+        keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        for key, text, has in zip(keys, batch.column("text").to_pylist(), present, strict=True):
+            items.add(key, embeddable=is_embeddable(text), present=has)
+
+    def _join(
+        self,
+        book: VectorBook,
+        number: int,
+        batch: "pa.RecordBatch",
+        ordinals: "_Ordinals",
+        items: ItemCounter,
+    ) -> "pa.RecordBatch":
         import pyarrow as pa
 
         vectors, present = book.gather(batch.column("hash").to_pylist())
         self.have += int(present.sum())
+        self._count(batch, present.tolist(), items)
         paths, times, texts = (batch.column(name).to_pylist() for name in ("path", "ts", "text"))
         for row, path in enumerate(paths):
             ordinal = ordinals.next(path)

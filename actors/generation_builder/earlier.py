@@ -45,13 +45,18 @@ def documents(view: GenerationRef) -> "Iterator[pa.RecordBatch]":
 def notes(view: GenerationRef) -> list[SourceNotes]:
     """Return which notes a view holds; nothing when that cannot be read, so that all of them count as new."""
     try:
-        masked = set(_mask(view).documents)
-        known = [_without(source, masked) for source in generations.read_notes(Path(view.path))]
-        if view.delta_path is None:
-            return known
-        return _joined(known, generations.read_notes(Path(view.delta_path)))
+        return read_notes(view)
     except GenerationSuspect:
         return []
+
+
+def read_notes(view: GenerationRef) -> list[SourceNotes]:
+    """Return which notes a view holds. Raises GenerationSuspect."""
+    masked = set(_mask(view).documents)
+    known = [_without(source, masked) for source in generations.read_notes(Path(view.path))]
+    if view.delta_path is None:
+        return known
+    return _joined(known, generations.read_notes(Path(view.delta_path)))
 
 
 def _joined(base: list[SourceNotes], delta: list[SourceNotes]) -> list[SourceNotes]:

@@ -98,6 +98,10 @@ class EmbedBehind:
                 self._post(state="waiting", error=str(group.exceptions[0]), retry_at=_wall_us_in(pause_s))
                 await trio.sleep(pause_s)
 
+    def refused(self) -> list[bytes]:
+        """Return the hashes of the texts that the model did not take."""
+        return list(self._refused)
+
     # ------------------------------------------------------------ what to do
 
     def _target(self) -> "_Target | None":
@@ -229,6 +233,8 @@ class EmbedBehind:
         self._show_progress(place)
         known = await self._known(identity.key, window.keys)
         self._note_fresh(target, len(known))
+        # The delta after this one lists the same texts again; they are tried again with the next generation.
+        known |= self._refused.keys() & set(window.keys)
         left = window.keys
         while any(key not in known for key in left):
             if not self._still(target):
@@ -262,6 +268,8 @@ class EmbedBehind:
         place.move(batch.next, len(taken))
         self._failures = 0
         given = {*batch.keys}
+        for key in given & self._refused.keys():
+            del self._refused[key]
         refused = [key for key in taken if key not in known and key not in given]
         self._refused.update(zip(refused, batch.failed, strict=True))
         self._count(batch, place)

@@ -42,12 +42,13 @@ class FileRetries:
 
 def report(scan: Scan, manifest: Manifest | None, retries: FileRetries, now_s: float) -> ScanResult:
     """Return the answer of a scan. `manifest` is that of the current generation, `now_s` a monotonic time."""
-    digest, held = scan.digest, list(scan.held)
+    digest, held, skipped = scan.digest, list(scan.held), scan.skipped.list()
     if manifest is not None:
         known = [skip for skip in (*manifest.skipped, *manifest.held) if skip.reason in (*_NO_TEXT, *_UNREAD)]
         present = _paths(scan) if known else set()
         still = [skip for skip in known if skip.path in present]
-        scan.skipped.extend([skip for skip in still if skip.reason in _NO_TEXT])
+        # The scan itself stays as it is: a delta is made of it, and would add what is repeated here to what it knows.
+        skipped += [skip for skip in still if skip.reason in _NO_TEXT]
         unread = [skip for skip in still if skip.reason in _UNREAD]
         held += unread
         if retries.any_readable([skip.path for skip in unread], now_s):
@@ -56,7 +57,7 @@ def report(scan: Scan, manifest: Manifest | None, retries: FileRetries, now_s: f
         digest=digest,
         files=sum(root.state.files for root in scan.roots),
         bytes=sum(note.size for root in scan.roots for note in root.notes),
-        skipped=scan.skipped.list(),
+        skipped=skipped,
         held=held,
     )
 

@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from actors.errors import BuildFailed, BulkheadError, GenerationSuspect
 from actors.generation import Manifest, Masked, VectorIndex
 from actors.generation_builder import vector_index
+from actors.generation_builder.changes import Place
 from actors.generation_builder.faults import brief, storage_errors
 from actors.generation_builder.index_policy import IndexPlan
+from actors.generation_builder.item_counter import Tally, items_of
 from actors.generation_builder.probes import Probe
+from actors.generation_builder.rows import is_embeddable
 from actors.generation_builder.vectors import HASH_BYTES, sound
 from actors.messages import CORPORA, Corpus
 from actors.text import LANCE_TOKENIZE
@@ -184,25 +187,64 @@ def read_at(folder: Path, corpus: Corpus, rows: Sequence[int], columns: list[str
 
 
 def count_masked(
-    folder: Path, units: Sequence[str], documents: Collection[tuple[str, str]], *, vectors: bool
+    folder: Path, units: Sequence[str], documents: Collection[Place], *, wanted: bool, vectors: bool
 ) -> Masked:
-    """Count the rows of a sealed generation that belong to these units, and to these notes (tenant and path)."""
-    rows = {"units": _count_units(folder, units, ""), "documents": _count_notes(folder, documents, "")}
-    have = _count_units(folder, units, PRESENT) + _count_notes(folder, documents, PRESENT) if vectors else 0
-    return Masked(rows=rows, vectors_have=have, vectors_want=sum(rows.values()))
+    """Count what a sealed generation holds of these units, and of these notes (tenant and path).
 
-
-def _count_units(folder: Path, units: Sequence[str], condition: str) -> int:
-    return sum(batch.num_rows for batch in _rows_with(folder, "units", "id", units, ["id"], condition=condition))
-
-
-def _count_notes(folder: Path, documents: Collection[tuple[str, str]], condition: str) -> int:
-    paths = sorted({path for _, path in documents})
-    return sum(
-        (row["tenant"], row["path"]) in documents
-        for batch in _rows_with(folder, "documents", "path", paths, ["tenant", "path"], condition=condition)
-        for row in batch.to_pylist()
+    `wanted` says whether its rows are to have vectors, `vectors` whether any has one.
+    """
+    found = {
+        "units": list(tally_items(folder, "units", units, vectors=vectors).values()),
+        "documents": list(tally_notes(folder, documents, vectors=vectors).values()),
+    }
+    tallied = [*found["units"], *found["documents"]]
+    return Masked(
+        rows={corpus: sum(tally.rows for tally in tallies) for corpus, tallies in found.items()},
+        vectors_have=sum(tally.present for tally in tallied),
+        vectors_want=sum(tally.embeddable for tally in tallied) if wanted else 0,
+        items={corpus: items_of(tallies) for corpus, tallies in found.items()},
     )
+
+
+def tally_items(folder: Path, corpus: Corpus, ids: Sequence[str], *, vectors: bool) -> dict[str, Tally]:
+    """Return those of these events or units that a sealed generation holds, with their rows."""
+    found: dict[str, Tally] = {}
+    for batch in _rows_with(folder, corpus, "id", ids, ["id", "text"]):
+        for row in batch.to_pylist():
+            found[row["id"]] = found.get(row["id"], Tally()).plus(Tally(1, is_embeddable(row["text"]), 0))
+    for batch in _rows_with(folder, corpus, "id", list(found), ["id"], condition=PRESENT) if vectors else ():
+        for row in batch.to_pylist():
+            found[row["id"]] = found[row["id"]].plus(Tally(present=1))
+    return found
+
+
+def tally_notes(folder: Path, places: Collection[Place], *, vectors: bool) -> dict[Place, Tally]:
+    """Return those of these notes (tenant and path) that a sealed generation holds rows of, with their rows."""
+    found: dict[Place, Tally] = {}
+    paths = sorted({path for _, path in places})
+    for batch in _rows_with(folder, "documents", "path", paths, ["tenant", "path", "text"]):
+        for row in batch.to_pylist():
+            place = row["tenant"], row["path"]
+            if place in places:
+                found[place] = found.get(place, Tally()).plus(Tally(1, is_embeddable(row["text"]), 0))
+    paths = sorted({path for _, path in found})
+    for batch in (
+        _rows_with(folder, "documents", "path", paths, ["tenant", "path"], condition=PRESENT) if vectors else ()
+    ):
+        for row in batch.to_pylist():
+            place = row["tenant"], row["path"]
+            if place in found:
+                found[place] = found[place].plus(Tally(present=1))
+    return found
+
+
+def read_keys_of(folder: Path, corpus: Corpus, hashes: Sequence[bytes]) -> Iterator[tuple[str, str, str | None]]:
+    """Yield tenant, id and path of rows without a vector that have one of these hashes. Raises GenerationSuspect."""
+    for start in range(0, len(hashes), KEYS_PER_QUERY):
+        listed = ", ".join(f"X'{key.hex()}'" for key in hashes[start : start + KEYS_PER_QUERY])
+        for batch in _read(folder, corpus, ["tenant", "id", "path"], f"vector IS NULL AND hash IN ({listed})"):
+            for row in batch.to_pylist():
+                yield row["tenant"], row["id"], row["path"]
 
 
 def read_masked_terms(

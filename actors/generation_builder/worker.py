@@ -32,12 +32,15 @@ from actors.generation_builder.sampling import take_sample
 from actors.generation_builder.scan import Scan, ScanLimits, scan_sources
 from actors.generation_builder.scan_report import FileRetries, report
 from actors.generation_builder.scrub import Scrub
+from actors.generation_builder.view_items import ViewItems
 from actors.lance_import import leave_out_catalogues
 from actors.messages import (
     AbandonBuild,
     BeginBuild,
     BeginDelta,
+    CountInView,
     Done,
+    FindInView,
     FlipGeneration,
     GenerationBuilderWork,
     GenerationRef,
@@ -92,6 +95,8 @@ class GenerationBuilderRoom:
         ProbeIndex: LOOK,
         KeepModelChange: BUILD,
         RecallModelChange: BUILD,
+        CountInView: LOOK,
+        FindInView: LOOK,
         VerifyGeneration: VERIFY,
         SampleView: VERIFY,
         ScrubSlice: VERIFY,
@@ -146,6 +151,10 @@ class GenerationBuilderRoom:
         match message:
             case ScanSources() | ProbeIndex() | VerifyGeneration() | SampleView() | ScrubSlice():
                 return self._look(message, call)
+            case CountInView():
+                return ViewItems(message.view, self._scan_known(message.sources, call)).count(message)
+            case FindInView():
+                return ViewItems(message.view, self._scan_known(message.sources, call)).find(message)
             case RecoverIndex():
                 self._hold_lock()
                 return shelf.recover(self._index, self._spared(message.building), call.check, message.distrusted)
@@ -198,6 +207,13 @@ class GenerationBuilderRoom:
         manifest = shelf.current_manifest(self._index)
         scan = self._scanned = self._scan(sources, manifest, call)
         return report(scan, manifest, self._retries, time.monotonic())
+
+    def _scan_known(self, sources: list[SourceRoot], call: CallContext) -> Scan:
+        """Return the last scan, or that of now when these roots were not scanned yet in this process."""
+        scan = self._scanned
+        if scan is None or [root.source for root in scan.roots] != sources:
+            scan = self._scanned = self._scan(sources, shelf.current_manifest(self._index), call)
+        return scan
 
     def _scan(self, sources: list[SourceRoot], manifest: Manifest | None, call: CallContext) -> Scan:
         known = {} if manifest is None else {state.source_id: state for state in manifest.sources}
