@@ -13,7 +13,7 @@ from actors.actor import Board
 from actors.gaps import count_between
 from actors.notices import BuilderNotice, DiskLevel, DiskNotice, SearcherNotice
 from supervisor import logs
-from supervisor.lifecycle import SERVING
+from supervisor.lifecycle import SERVING, State
 from supervisor.loop_watch import LoopWatch
 from supervisor.supervise import ActorStatus, Supervisor
 
@@ -69,6 +69,13 @@ class Health:
             "build": up["generation_builder"] and self.disk.notice.level is DiskLevel.OK,
             "cache": up["cache_manager"],
         }
+
+    def not_building(self) -> str | None:
+        """Return why nothing is made searchable until something is done about it; None while it is, or is soon."""
+        state = self._supervisor.children["generation_builder"].state
+        if state in (State.BROKEN, State.QUARANTINED):
+            return f"generation_builder is {state}"
+        return "no builds while the disk is low" if self.builder.notice.no_room else None
 
     def live(self) -> bool:
         """Say whether the loop turns. Nothing else: a dead actor is a matter of readiness."""
@@ -139,6 +146,7 @@ class Health:
                 "published": notice.deltas_published,
                 "building": notice.delta_building,
                 "took_ms": round(notice.delta_ms, 1),
+                "rows": serving.delta_rows if serving else 0,
                 "error": notice.delta_error,
             },
             "workers_replaced": notice.workers_replaced,

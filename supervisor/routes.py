@@ -10,17 +10,18 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 import trio
 
-from actors.errors import BulkheadError, InvalidParams, NotFound
+from actors.errors import ActorUnavailable, BulkheadError, InvalidParams, NotFound
 from actors.mailbox import Mailbox
 from actors.messages import (
     CORPORA,
     AddSource,
+    Appended,
     AppendEvents,
     AppendResult,
     CacheStats,
@@ -228,12 +229,18 @@ class Routes:
             raise InvalidParams(f"{method}: limit is {limit}, at most {most} (config: protocol.page_rows_max)")
         return limit
 
-    async def wait_searchable(self, scope: Scope, *, event_seq: int) -> bool:
-        """Wait until a published generation covers an event and is open; False when the deadline came first."""
+    async def wait_searchable(self, scope: Scope, results: Sequence[Appended]) -> bool:
+        """Wait until a published view covers these events and is open; False when the deadline came first.
+
+        Raises ActorUnavailable when nothing is made searchable at present: the events are durable all the same.
+        """
         self.hint()
+        event_seq = max(each.seq for each in results)
         remaining = (scope.deadline_ns - time.monotonic_ns()) / 1e9
         with trio.move_on_after(max(0.0, remaining)):
             while not self._searchable(event_seq):
+                if (reason := self.health.not_building()) is not None:
+                    raise _durable_only(results, reason)
                 with trio.move_on_after(LOOK_EVERY_S):
                     await self.health.searcher.wait_changed()
             return True
@@ -247,6 +254,16 @@ class Routes:
             and searcher.view == serving.view
             and searcher.loaded > 0
         )
+
+
+def _durable_only(results: Sequence[Appended], reason: str) -> ActorUnavailable:
+    first, more = results[0], len(results) - 1
+    named = f"event {first.event_id!r} (seq {first.seq})" + (f" and {more} more are" if more else " is")
+    return ActorUnavailable(
+        f"wait_for given up: {named} durable and found by words, but not made searchable by meaning: {reason}",
+        outcome="committed",
+        hint="do not append again; index.item says when it is searchable",
+    )
 
 
 class UnknownMethod(InvalidParams):
@@ -414,7 +431,7 @@ async def _append(routes: Routes, events: tuple[EventDraft, ...], wait: bool, sc
         for each in answer.results
     ]
     if wait:
-        reached = await routes.wait_searchable(scope, event_seq=max(each.seq for each in answer.results))
+        reached = await routes.wait_searchable(scope, answer.results)
         for result in results:
             result["searchable"] = reached
     return results
@@ -688,7 +705,13 @@ async def _index_item(routes: Routes, given: wire.Params, scope: Scope) -> objec
     )
     if state.reason == NOT_FOUND:
         raise NotFound(f"index.item: no event, unit or note has the id {given.id!r}")
-    return {"id": given.id, "corpus": message.corpus, "words": state.words, "meaning": state.meaning, "reason": state.reason}
+    return {
+        "id": given.id,
+        "corpus": message.corpus,
+        "words": state.words,
+        "meaning": state.meaning,
+        "reason": state.reason,
+    }
 
 
 class _Accepted(msgspec.Struct):

@@ -164,6 +164,9 @@ def _print(status: object, build: int | None, sources: list[dict[str, object]]) 
     if build is not None:
         say(f"build {build}")
     say(describe_index(status))
+    if items := _item_rows(status):
+        say()
+        say(table(items, ("items", "accepted", "found by words", "by meaning", "pending", "failed")))
     if sources:
         say()
         say(table([(source.get("name"), source.get("path")) for source in sources], ("source", "folder")))
@@ -174,3 +177,26 @@ def _print(status: object, build: int | None, sources: list[dict[str, object]]) 
         say(table(rows, ("left out", "reason", "detail"), (60, None, 60)))
     if (error := member(status, "last_error")) is not None:
         note(f"note: the last build failed: {error}")
+
+
+def _item_rows(status: object) -> list[tuple[object, ...]]:
+    """Return a row for each corpus that holds anything: what was accepted, and what of it can be found."""
+    items = member(status, "items")
+    return [
+        (
+            corpus,
+            f"{number(items, corpus, 'accepted'):,}",
+            f"{number(items, corpus, 'words', 'searchable'):,}",
+            f"{number(items, corpus, 'meaning', 'searchable'):,}",
+            f"{number(items, corpus, 'meaning', 'pending'):,}",
+            _describe_failed(items, corpus),
+        )
+        for corpus in ("events", "units", "documents")
+        if isinstance(items, dict) and number(items, corpus, "accepted")
+    ]
+
+
+def _describe_failed(items: object, corpus: str) -> str:
+    reasons = member(items, corpus, "meaning", "reasons")
+    listed = reasons.items() if isinstance(reasons, dict) else ()
+    return ", ".join(f"{count:,} {reason}" for reason, count in listed) or "0"
