@@ -1083,7 +1083,8 @@ class EmbeddedBatch(Struct, frozen=True, kw_only=True):
 class EmbedPending(Message, frozen=True, kw_only=True):
     """To the embedding worker: embed at most `texts_max` pending texts of a generation from `offset` on.
 
-    Texts whose hash is in `skip` count but are not embedded: their vectors are in the cache already.
+    Texts whose hash is in `skip` count but are not embedded: their vectors are in the cache already. `anew` makes sure
+    once more that an endpoint still is the model that it was.
     """
 
     answer = EmbeddedBatch
@@ -1091,6 +1092,7 @@ class EmbedPending(Message, frozen=True, kw_only=True):
     offset: int
     texts_max: int
     skip: list[bytes] = []
+    anew: bool = False
 
 
 class PendingKeys(Struct, frozen=True, kw_only=True):
@@ -1108,6 +1110,28 @@ class PeekPending(Message, frozen=True, kw_only=True):
     path: str
     offset: int
     texts_max: int
+
+
+class PeekRows(Message, frozen=True, kw_only=True):
+    """To the embedding worker: which texts do these events or units (the `rows` of a page) hold? `next` is None."""
+
+    answer = PendingKeys
+    corpus: Corpus
+    rows: bytes
+
+
+class EmbedRows(Message, frozen=True, kw_only=True):
+    """To the embedding worker: embed these texts (by hash) of events or units, with the model of a generation.
+
+    `anew` as in EmbedPending.
+    """
+
+    answer = EmbeddedBatch
+    path: str
+    corpus: Corpus
+    rows: bytes
+    keys: list[bytes]
+    anew: bool = False
 
 
 # The mailbox of the actor takes these; the ones above go from the actor to its workers.
@@ -1287,7 +1311,7 @@ GenerationBuilderWork = (
     | CountInView
     | FindInView
 )
-EmbedderWork = EmbedPending | PeekPending
+EmbedderWork = EmbedPending | PeekPending | EmbedRows | PeekRows
 
 # ---------------------------------------------------------------- searcher
 

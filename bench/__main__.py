@@ -4,7 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("start", "append", "search", "scale", "vectors", "retrieval", "incident")
+NAMES = ("start", "append", "search", "freshness", "scale", "vectors", "retrieval", "incident")
 QUICK = ("start", "append", "search")
 
 

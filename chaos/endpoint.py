@@ -1,10 +1,12 @@
 """An OpenAI-compatible embedding endpoint on loopback that answers well: for benchmarks and scenarios.
 
-`answering` serves from this process, `endpoint` from one of its own with the models of `chaos/vectors.py`
+`answering` and `hashing` serve from this process, `endpoint` from one of its own with the models of `chaos/vectors.py`
 (`python -m chaos.endpoint DIMENSIONS` prints its port and serves until its stdin ends). What a provider may do wrong is
 not in here: the tests script that.
 """
 
+import hashlib
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +18,8 @@ import msgspec
 
 from chaos import process
 from chaos.vectors import MODEL, Vectors
+
+HASHED_DIMENSIONS = 384
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +86,28 @@ def answering(embed: Embed) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         serving.join()
+
+
+def hashed(text: str, dimensions: int) -> list[float]:
+    """Return a vector made from the hash of a text: the same for the same text, and near to that of no other."""
+    seed = hashlib.shake_128(text.encode()).digest(dimensions * 2)
+    return [value / 32768 for value in struct.unpack(f"<{dimensions}h", seed)]
+
+
+@contextmanager
+def hashing(dimensions: int = HASHED_DIMENSIONS) -> Iterator[str]:
+    """Serve vectors that mean nothing, for what only compares or times them.
+
+    Gives the configuration of a daemon that embeds there, as TOML.
+    """
+    with answering(lambda asked: (hashed(text, dimensions) for text in asked.texts)) as port:
+        yield f"""
+[embedding]
+provider = "openai-compatible"
+base_url = "http://127.0.0.1:{port}/v1"
+model = "hashing"
+dimensions = {dimensions}
+"""
 
 
 @contextmanager

@@ -147,7 +147,7 @@ class GenerationBuilder:
         wishes = Wishes(desk, owed=owed)
         publisher = Publisher(desk, wishes, succession)
         lookout = Lookout(desk, wishes, publisher)
-        deltas = Deltas(desk, wishes, publisher, highest=deltas_highest)
+        deltas = Deltas(desk, wishes, publisher, lookout, highest=deltas_highest)
         rebuilds = Rebuilds(
             desk,
             wishes,
@@ -175,6 +175,7 @@ class GenerationBuilder:
             lookout=lookout,
             rebuilds=rebuilds,
             verifier=verifier,
+            embed=embed,
             counting=Counting(
                 self.house, self.board, work=desk.work, sources=lambda: desk.truth.sources, refused=embed.refused
             ),
@@ -214,6 +215,7 @@ class Commands:
         lookout: Lookout,
         rebuilds: Rebuilds,
         verifier: Verifier,
+        embed: EmbedBehind,
         counting: Counting,
     ) -> None:
         self._desk = desk
@@ -222,6 +224,7 @@ class Commands:
         self._lookout = lookout
         self._rebuilds = rebuilds
         self._verifier = verifier
+        self._embed = embed
         self._counting = counting
 
     async def run(self) -> None:
@@ -238,6 +241,7 @@ class Commands:
         match message:
             case TruthAdvanced():
                 self._lookout.hint()
+                self._embed.hint()
                 return Done()
             case Rebuild():
                 return self._queue_rebuild(message)

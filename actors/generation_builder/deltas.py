@@ -11,6 +11,7 @@ import time
 from actors.errors import BulkheadError, GenerationSuspect
 from actors.generation_builder.building import BuildPlan, Step, TooMuchForDelta, Work, build_delta
 from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk
+from actors.generation_builder.looking import Lookout
 from actors.generation_builder.publishing import Publisher
 from actors.generation_builder.steps import Steps
 from actors.generation_builder.wishes import Wishes
@@ -24,11 +25,12 @@ HARD_FACTOR = 4  # a delta that would be so many times its share is not made
 class Deltas:
     """Makes one delta after the other."""
 
-    def __init__(self, desk: Desk, wishes: Wishes, publisher: Publisher, *, highest: int) -> None:
+    def __init__(self, desk: Desk, wishes: Wishes, publisher: Publisher, lookout: Lookout, *, highest: int) -> None:
         """`highest` is the highest number that a delta on the disk has."""
         self._desk = desk
         self._wishes = wishes
         self._publisher = publisher
+        self._lookout = lookout
         self._steps = Steps(desk, "delta_building")
         self._number = highest  # of the last one
         self._ended_at = 0.0
@@ -86,6 +88,8 @@ class Deltas:
                 if base is None or serving is None or not self.due():
                     return
                 self._wishes.vectors = False
+                with contextlib.suppress(BulkheadError):  # what came since the last look belongs into it as well
+                    await self._lookout.look()
                 steps.begin(_expected(serving, self._desk.truth.latest))
                 view = await self.build(base, before=serving, work=self._desk.work, step=steps.enter)
                 await publisher.prepare(view, steps.enter)

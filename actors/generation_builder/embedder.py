@@ -14,12 +14,25 @@ import msgspec
 from actors.child import CallContext, serve
 from actors.embedding import Embedder, TextsRefused, open_embedder
 from actors.embedding.failures import ForeignSpace
+from actors.embedding.identity import REMOTE
 from actors.embedding.space import SpaceFile
 from actors.errors import EmbeddingUnavailable
 from actors.frames import Setup
 from actors.generation import PendingText, count_pending, read_manifest, read_pending
+from actors.generation_builder.chunk import ChunkLimits
+from actors.generation_builder.rows import text_hash, texts_of_events, texts_of_units
 from actors.generation_builder.vectors import sound
-from actors.messages import EmbeddedBatch, EmbedderWork, EmbedPending, Message, PeekPending, PendingKeys, Skip
+from actors.messages import (
+    EmbeddedBatch,
+    EmbedderWork,
+    EmbedPending,
+    EmbedRows,
+    Message,
+    PeekPending,
+    PeekRows,
+    PendingKeys,
+    Skip,
+)
 from actors.settings import RoomSetup
 
 if TYPE_CHECKING:
@@ -34,11 +47,13 @@ class EmbedderRoom:
     """What `actors/child.py` runs: see Room there."""
 
     work: object = EmbedderWork
-    lanes: Mapping[type[Message], str] = {EmbedPending: LANE, PeekPending: LANE}
+    lanes: Mapping[type[Message], str] = {EmbedPending: LANE, PeekPending: LANE, EmbedRows: LANE, PeekRows: LANE}
 
     def __init__(self, setup: Setup) -> None:
         room = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
         self._settings = room.embedding
+        limits = room.generation_builder
+        self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
         self._spaces = SpaceFile(Path(room.directory))
         self._embedder: Embedder | None = None
         self._checked = ""
@@ -67,7 +82,15 @@ class EmbedderRoom:
                 texts, following = read_pending(Path(message.path), message.offset, message.texts_max)
                 return PendingKeys(keys=[text.hash for text in texts], next=following, total=self._count(message.path))
             case EmbedPending():
+                self._doubt(message.anew)
                 return self._embed_pending(message)
+            case PeekRows():
+                keys = [text.hash for text in self._texts(message)]
+                return PendingKeys(keys=keys, next=None, total=len(keys))
+            case EmbedRows():
+                self._doubt(message.anew)
+                wanted = set(message.keys)
+                return self._embed(message.path, [text for text in self._texts(message) if text.hash in wanted], None)
             case _:
                 raise TypeError(f"the embedding worker does not take {type(message).__name__}")
 
@@ -81,11 +104,24 @@ class EmbedderRoom:
         texts, following = read_pending(Path(message.path), message.offset, message.texts_max)
         skipped = set(message.skip)
         texts = [text for text in texts if text.hash not in skipped]
-        embedder = self._open(message.path)
+        batch = self._embed(message.path, texts, following)
+        return batch if batch.foreign is None else msgspec.structs.replace(batch, next=message.offset)
+
+    def _texts(self, message: PeekRows | EmbedRows) -> list[PendingText]:
+        """Return the texts of rows, each once."""
+        texts_of = texts_of_events if message.corpus == "events" else texts_of_units
+        found: dict[bytes, PendingText] = {}
+        for name, text in texts_of(message.rows, self._chunks):
+            key = text_hash(text)
+            found.setdefault(key, PendingText(key, text, f"{message.corpus}/{name}"))
+        return list(found.values())
+
+    def _embed(self, path: str, texts: list[PendingText], following: int | None) -> EmbeddedBatch:
+        embedder = self._open(path)
         try:
             vectors, failed = embed_each(embedder, [text.text for text in texts])
         except ForeignSpace as error:
-            return EmbeddedBatch(keys=[], dimensions=0, blob=b"", next=message.offset, failed=[], foreign=error.message)
+            return EmbeddedBatch(keys=[], dimensions=0, blob=b"", next=None, failed=[], foreign=error.message)
         good = [index for index in range(len(texts)) if index not in failed]
         return EmbeddedBatch(
             keys=[texts[index].hash for index in good],
@@ -94,6 +130,13 @@ class EmbedderRoom:
             next=following,
             failed=[_failure(texts[index], reason) for index, reason in sorted(failed.items())],
         )
+
+    def _doubt(self, anew: bool) -> None:
+        """Leave an endpoint whose model may be another by now: a new embedder looks before it uses a vector."""
+        if anew and self._embedder is not None and self._embedder.identity.provider == REMOTE:
+            self._embedder.close()
+            self._embedder = None
+            self._checked = ""
 
     def _open(self, path: str) -> Embedder:
         """Load the model once, and make sure that it is the one that the generation was built for."""

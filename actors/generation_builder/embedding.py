@@ -6,19 +6,23 @@ which holds what is newest, and then that of its generation. A slow model, a rat
 coverage below 100 %, shown and never waited for. What has been embedded is in the cache, so nothing is embedded twice:
 not after a kill, and not when the next generation lists it again.
 
+What was accepted a moment ago goes before all lists (`ahead.py`): a delta that is made right afterwards has vectors
+for it.
+
 A provider that is away is asked again after longer and longer pauses, or after the one it asked for; meanwhile the
 worker stays, and so does the place in the list. A text that it does not take is named and passed over; the next list
 has it again. Searches go first: see `giving_way.py`.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import trio
 
 from actors.actor import Board, House
 from actors.errors import BulkheadError, EmbeddingUnavailable
+from actors.generation_builder.ahead import Ahead, NewRows
 from actors.generation_builder.giving_way import GivingWay
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.succession import ALL_TRIED, NEW_VECTORS
@@ -26,10 +30,13 @@ from actors.mailbox import deadline_after
 from actors.messages import (
     Done,
     EmbeddedBatch,
+    EmbeddingIdentity,
     EmbedPending,
+    EmbedRows,
     GenerationRef,
     GetVectors,
     PeekPending,
+    PeekRows,
     PendingKeys,
     PutVectors,
     Skip,
@@ -50,6 +57,8 @@ RATE_WEIGHT = 0.2
 # How many texts are looked up in the cache at a time: after a restart a list is skimmed, not read text by text.
 WINDOW = 256
 REFUSALS_SHOWN = 16
+# How long the worker stays when nothing is left: to start one takes as long as to embed some dozens of texts.
+LINGER_S = 10.0
 
 
 class EmbedBehind:
@@ -74,6 +83,8 @@ class EmbedBehind:
         self._wish = wish
         self._wish_delta = wish_delta
         self._giving_way = GivingWay(searching, limits, embedding)
+        self._ahead = Ahead(house)
+        self._rested = True  # since the last call: an endpoint may be another model by now
         self._fresh: dict[str, int] = {}  # vectors that the generation or delta of a list does not have yet
         self._places: dict[str, _Place] = {}  # by the folder of the list
         self._failures = 0  # in a row
@@ -85,24 +96,41 @@ class EmbedBehind:
     async def run(self) -> None:
         """Work through one list after the other; a list is dropped when there is a newer one."""
         while True:
-            target = self._target()
-            if target is None:
+            if not self._has_work():
                 self._rest()
-                await self._board.wait_changed()
+                await self._wait_news()
                 continue
             try:
-                await self._with_worker(target)
+                await self._with_worker()
             except* (BulkheadError, WorkerDied) as group:
                 self._failures += 1
                 pause_s = _pause_s(self._failures)
                 self._post(state="waiting", error=str(group.exceptions[0]), retry_at=_wall_us_in(pause_s))
                 await trio.sleep(pause_s)
 
+    def hint(self) -> None:
+        """Say that the truth has moved."""
+        self._ahead.hint()
+
     def refused(self) -> list[bytes]:
         """Return the hashes of the texts that the model did not take."""
         return list(self._refused)
 
     # ------------------------------------------------------------ what to do
+
+    def _has_work(self) -> bool:
+        return self._ahead.due(self._board.notice) or self._target() is not None
+
+    async def _wait_news(self) -> None:
+        """Wait until something may have changed that work follows from."""
+        async with trio.open_nursery() as nursery:
+
+            async def end_with(wait: Callable[[], Awaitable[None]]) -> None:
+                await wait()
+                nursery.cancel_scope.cancel("there is news")
+
+            nursery.start_soon(end_with, self._board.wait_changed)
+            nursery.start_soon(end_with, self._ahead.wait_hint)
 
     def _target(self) -> "_Target | None":
         """Return whose list is to be worked through; None when there is nothing to do."""
@@ -124,6 +152,7 @@ class EmbedBehind:
     def _rest(self) -> None:
         """Show that there is nothing to do; what is put off is still pending, and what was refused stays refused."""
         notice = self._board.notice
+        self._rested = True
         self._post(state=_resting(notice), eta_s=None, retry_at=None)
         if not notice.paused and not notice.no_room:
             self._post(pending=0)
@@ -158,24 +187,61 @@ class EmbedBehind:
 
     # ------------------------------------------------------------ with a worker
 
-    async def _with_worker(self, target: "_Target") -> None:
-        """Work through a list, and through those that follow it, with one worker."""
+    async def _with_worker(self) -> None:
+        """Embed what is new, work through a list, and through those that follow it, with one worker."""
         async with trio.open_nursery() as nursery:
             worker = Seat(self._house, self._spec, nursery)
             await worker.fill()
             nursery.start_soon(keep_below, worker, hard_limit(self._limits.embed_rss_bytes_max))
-            self._began = time.monotonic()
-            self._post(state="running", error=None, retry_at=None)
-            following: _Target | None = target
-            while following is not None:
-                await self._work_through(worker, following)
-                following = self._target()
+            while self._has_work():
+                self._began = time.monotonic()
+                if not self._failures:
+                    self._post(state="running", error=None, retry_at=None)
+                await self._embed_new(worker)
+                target = self._target()
+                if target is not None:
+                    await self._work_through(worker, target)
+                await self._linger()
             nursery.cancel_scope.cancel("nothing left to embed")
+
+    async def _linger(self) -> None:
+        """Keep the worker for a while when there is nothing to do."""
+        with trio.move_on_after(LINGER_S):
+            while not self._has_work():
+                self._rest()
+                await self._wait_news()
+
+    async def _embed_new(self, worker: Seat) -> None:
+        """Embed what was accepted a moment ago, if anything was, before what has waited longer."""
+        serving = self._board.notice.serving
+        if serving is None or not self._ahead.due(self._board.notice):
+            return
+        try:
+            for page in await self._ahead.pages(serving.covers):
+                await self._embed_page(worker, serving, page)
+        except EmbeddingUnavailable as error:
+            # The lists have it, and wait for the provider; here it is only left alone.
+            self._ahead.rest(_pause_s(self._failures + 1, told_ms=error.retry_after_ms))
+
+    async def _embed_page(self, worker: Seat, serving: GenerationRef, page: NewRows) -> None:
+        identity = serving.identity
+        assert identity is not None, "nothing is due without a model"
+        peek = PeekRows(corpus=page.corpus, rows=page.rows)
+        keys = (await worker.call(peek, PendingKeys, deadline_ns=deadline_after(CALL_S))).keys
+        passed = await self._known(identity.key, keys) | self._refused.keys()
+        left = [key for key in keys if key not in passed]
+        while left:
+            await self._giving_way.wait(identity)
+            count = self._giving_way.texts_at_once(identity)
+            taken, left = left[:count], left[count:]
+            message = EmbedRows(path=serving.path, corpus=page.corpus, rows=page.rows, keys=taken)
+            await self._embed(worker, identity, message, taken)
 
     async def _work_through(self, worker: Seat, target: "_Target") -> None:
         place = self._start_list(target)
         self._published_at = time.monotonic()
         while place.offset is not None and self._still(target):
+            await self._embed_new(worker)
             try:
                 await self._window(worker, target, place)
             except EmbeddingUnavailable as error:
@@ -241,12 +307,14 @@ class EmbedBehind:
                 return
             await self._giving_way.wait(identity)
             taken = _up_to(left, known, self._giving_way.texts_at_once(identity))
-            await self._embed(worker, target, place, taken, known)
+            await self._embed_listed(worker, target, place, taken, known)
             left = left[len(taken) :]
+            if self._ahead.due(self._board.notice):
+                return  # after a call, so that a list gets on whatever comes
         place.move(window.next, len(left))
         self._show_progress(place)
 
-    async def _embed(
+    async def _embed_listed(
         self,
         worker: Seat,
         target: "_Target",
@@ -255,24 +323,35 @@ class EmbedBehind:
         known: set[bytes],
     ) -> None:
         assert place.offset is not None
-        began = time.monotonic()
         message = EmbedPending(
             path=target.folder, offset=place.offset, texts_max=len(taken), skip=[key for key in taken if key in known]
         )
+        wanted = [key for key in taken if key not in known]
+        batch = await self._embed(worker, target.identity, message, wanted)
+        self._note_fresh(target, len(batch.keys))
+        place.move(batch.next, len(taken))
+        self._show_progress(place)
+
+    async def _embed(
+        self, worker: Seat, identity: EmbeddingIdentity, message: EmbedPending | EmbedRows, wanted: list[bytes]
+    ) -> EmbeddedBatch:
+        """Make a call that embeds these texts, keep their vectors, and note which were refused."""
+        began, anew, self._rested = time.monotonic(), self._rested, False
+        message = msgspec.structs.replace(message, anew=anew)
         batch = await worker.call(message, EmbeddedBatch, deadline_ns=deadline_after(CALL_S))
         self._giving_way.measured(len(batch.keys), time.monotonic() - began)
         if batch.foreign is not None:
-            self._post(foreign=batch.foreign)
+            if isinstance(message, EmbedPending):  # else the list finds it out, and waits
+                self._post(foreign=batch.foreign)
             raise EmbeddingUnavailable(batch.foreign)
-        await self._keep(target, batch)
-        place.move(batch.next, len(taken))
+        await self._keep(identity, batch)
         self._failures = 0
         given = {*batch.keys}
         for key in given & self._refused.keys():
             del self._refused[key]
-        refused = [key for key in taken if key not in known and key not in given]
-        self._refused.update(zip(refused, batch.failed, strict=True))
-        self._count(batch, place)
+        self._refused.update(zip([key for key in wanted if key not in given], batch.failed, strict=True))
+        self._count(batch)
+        return batch
 
     async def _known(self, identity: str, keys: list[bytes]) -> set[bytes]:
         if not keys:
@@ -281,17 +360,14 @@ class EmbedBehind:
         vectors = await self._house.ask("cache_manager", message, Vectors, deadline_ns=deadline_after(CACHE_S))
         return {keys[index] for index in vectors.found}
 
-    async def _keep(self, target: "_Target", batch: EmbeddedBatch) -> None:
+    async def _keep(self, identity: EmbeddingIdentity, batch: EmbeddedBatch) -> None:
         if batch.keys:
-            message = PutVectors(
-                identity=target.identity.key, keys=batch.keys, dimensions=batch.dimensions, blob=batch.blob
-            )
+            message = PutVectors(identity=identity.key, keys=batch.keys, dimensions=batch.dimensions, blob=batch.blob)
             await self._house.ask("cache_manager", message, Done, deadline_ns=deadline_after(CACHE_S))
-            self._note_fresh(target, len(batch.keys))
 
     # ------------------------------------------------------------ what is shown
 
-    def _count(self, batch: EmbeddedBatch, place: "_Place") -> None:
+    def _count(self, batch: EmbeddedBatch) -> None:
         """Show what came of a call. The rate is over all the time, pauses for searches included: so is what is left."""
         notice = self._board.notice.embedding
         now = time.monotonic()
@@ -307,7 +383,6 @@ class EmbedBehind:
             foreign=None,
             retry_at=None,
         )
-        self._show_progress(place)
 
     def _show_progress(self, place: "_Place") -> None:
         rate = self._board.notice.embedding.texts_per_s

@@ -168,6 +168,18 @@ def document_rows(source: SourceRoot, relative: str, mtime_us: int, chunks: Iter
         )
 
 
+def texts_of_events(page: bytes, limits: ChunkLimits) -> Iterator[tuple[str, str]]:
+    """Yield the embeddable texts of a page of events, each with the id of its event; as they are in the rows."""
+    for event in decode_events(page):
+        yield from ((event.event_id, text) for text in cut_text(clean(event.content), limits) if is_embeddable(text))
+
+
+def texts_of_units(page: bytes, limits: ChunkLimits) -> Iterator[tuple[str, str]]:
+    """Yield the embeddable texts of a page of units, each with the id of its unit; as they are in the rows."""
+    for unit in decode_units(page):
+        yield from ((unit.unit_id, text) for text in cut_text(clean(unit.text), limits) if is_embeddable(text))
+
+
 def is_embeddable(text: str) -> bool:
     """Say whether there is anything in the text that a vector could stand for."""
     return bool(text.strip())

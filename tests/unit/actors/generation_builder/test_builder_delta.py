@@ -10,7 +10,7 @@ from actors import messages
 from actors.errors import BuildFailed, GenerationSuspect
 from actors.generation import Masked, read_manifest, read_mask
 from actors.generation_builder import earlier
-from actors.messages import CORPORA, Covers, Done, GenerationRef, IndexState, SourceRoot
+from actors.messages import CORPORA, Covers, Done, GenerationRef, IndexState, Items, SourceRoot
 from tests.unit.actors.generation_builder.builder_kit import (
     EVENTS,
     IDENTITY,
@@ -108,7 +108,10 @@ def test_a_delta_holds_what_is_new_and_masks_what_changed(store: Store) -> None:
     assert view.rows == {"events": 6, "units": 2, "documents": 4}
     assert (view.vectors_have, view.vectors_want) == (store.base.vectors_have + 1, store.base.vectors_want + 1)
     assert read_manifest(Path(view.delta_path)).masked == Masked(
-        rows={"units": 1, "documents": 0}, vectors_have=1, vectors_want=1
+        rows={"units": 1, "documents": 0},
+        vectors_have=1,
+        vectors_want=1,
+        items={"units": Items(items=1, complete=1), "documents": Items()},
     )
 
 
@@ -250,6 +253,7 @@ def test_everything_at_once_is_what_a_fresh_generation_holds(store: Store) -> No
         next(store.numbers), events=[*EVENTS, LATER], units=[UNITS[1], CHANGED], sources=[store.root]
     )
     assert view.rows == fresh.rows
+    assert view.items == fresh.items
     assert (view.vectors_have, view.vectors_want) == (fresh.vectors_have, fresh.vectors_want)
 
 
