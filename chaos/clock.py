@@ -2,7 +2,7 @@
 
 The library adds an offset to CLOCK_REALTIME (clock_gettime, gettimeofday, time) and nothing to any other clock. The
 offset is in a file that every process of the daemon maps, so a jump happens everywhere at once. It is compiled when it
-is needed; where there is no C compiler, or no preloading, `compile_shim` says why and the scenario is skipped.
+is needed; where there is no C compiler, or no preloading, `compile_library` says why and the scenario is skipped.
 """
 
 import os
@@ -72,7 +72,7 @@ class WallClock:
     """The offset of the wall clock of every process that is started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
-        self._library = compile_shim(folder)
+        self._library = compile_library(folder, "clock", SOURCE)
         self._file = folder / "clock.offset"
         self._file.write_bytes(struct.pack("=q", 0))
 
@@ -86,21 +86,21 @@ class WallClock:
             file.write(struct.pack("=q", int(seconds * 1e9)))
 
 
-def compile_shim(folder: Path) -> Path:
-    """Compile the library into a folder and return it; raise NoShim where that is not possible."""
+def compile_library(folder: Path, name: str, code: str) -> Path:
+    """Compile a library to be preloaded into a folder and return it; raise NoShim where that is not possible."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
-        raise NoShim("changing the wall clock of one process needs Linux and a C compiler (cc)")
-    source, library = folder / "clock.c", folder / "clock.so"
-    source.write_text(SOURCE, encoding="ascii")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+        raise NoShim(f"the library {name!r} needs Linux and a C compiler (cc)")
+    source, library = folder / f"{name}.c", folder / f"{name}.so"
+    source.write_text(code, encoding="ascii")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-U_FORTIFY_SOURCE", "-o", str(library), str(source), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NoShim(f"the clock library does not compile: {done.stderr[-500:]}")
+        raise NoShim(f"the library {name!r} does not compile: {done.stderr[-500:]}")
     check = [sys.executable, "-c", "import time; print(time.time())"]
     shown = subprocess.run(
         check, env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False
     )
     if shown.returncode:
-        raise NoShim(f"the clock library cannot be preloaded: {shown.stderr[-500:]}")
+        raise NoShim(f"the library {name!r} cannot be preloaded: {shown.stderr[-500:]}")
     return library

@@ -46,6 +46,11 @@ WORDS: dict[str, Words] = {
     "SIGKILL worker × searcher (spare)": Words("replaced in the background", "nothing"),
     "SIGKILL worker × searcher (both)": Words("both replaced", "keyword search meanwhile, marked `degraded`"),
     "SIGKILL × builder": Words("killed at each stage of a build: no half generation, ever", _OLD_INDEX),
+    "SIGKILL at a system call × builder": Words(
+        "before or after any open, write, sync, rename, unlink, mkdir, close: the view before or after, whole",
+        _OLD_INDEX,
+    ),
+    "SIGKILL at a random time × builder": Words("that delta or generation is lost, made again", _OLD_INDEX),
     "SIGKILL × searcher": Words("queries in hand go to the spare at once", _SPARE),
     "SIGKILL × supervisor": Words(
         "workers die with it; a bridge starts the next daemon at once, one that keeps dying after 0.1 to 2 s",
