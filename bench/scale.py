@@ -17,12 +17,12 @@ from typing import Any, cast
 import msgspec
 
 from bench.incident.bulkhead import Bulkhead
-from bench.incident.endpoint import endpoint
 from bench.incident.measure import Numbers, numbers, percentile
 from bench.incident.results import IDLE, REBUILD, Rebuild, Window
 from bench.incident.windows import Seat
 from bench.incident.work import Sizes, write_notes
 from chaos.daemon import data_directory
+from chaos.endpoint import endpoint
 from supervisor.client import Client
 
 SIZES = (1_000, 10_000, 100_000)

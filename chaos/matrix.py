@@ -185,6 +185,7 @@ WORDS: dict[str, Words] = {
         "its generation is built beside the old one, which serves meanwhile; one command goes back",
         "nothing; `comparison` tells how far the answers differ",
     ),
+    "upserts without end": Words("what was replaced is masked at once and gone from the disk soon", "nothing"),
     "clock jump": Words("deadlines are monotonic; stored times never go back", "nothing"),
     "mailbox flood": Words(
         "refused at once by count and bytes, memory flat",

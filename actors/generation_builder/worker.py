@@ -71,6 +71,8 @@ from actors.settings import RoomSetup
 BUILD, LOOK, VERIFY = "build", "look", "verify"
 NICE_VERIFY = 19
 
+Looking = ScanSources | ProbeIndex | VerifyGeneration | SampleView | ScrubSlice | CountInView | FindInView
+
 
 class GenerationBuilderRoom:
     """What `actors/child.py` runs: see Room there."""
@@ -148,13 +150,9 @@ class GenerationBuilderRoom:
 
     def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
         """Do one step. Errors of a step of the build end the build."""
+        if isinstance(message, Looking):
+            return self._look(message, call)
         match message:
-            case ScanSources() | ProbeIndex() | VerifyGeneration() | SampleView() | ScrubSlice():
-                return self._look(message, call)
-            case CountInView():
-                return ViewItems(message.view, self._scan_known(message.sources, call)).count(message)
-            case FindInView():
-                return ViewItems(message.view, self._scan_known(message.sources, call)).find(message)
             case RecoverIndex():
                 self._hold_lock()
                 return shelf.recover(self._index, self._spared(message.building), call.check, message.distrusted)
@@ -186,9 +184,7 @@ class GenerationBuilderRoom:
 
     # ------------------------------------------------------------ looking
 
-    def _look(
-        self, message: ScanSources | ProbeIndex | VerifyGeneration | SampleView | ScrubSlice, call: CallContext
-    ) -> msgspec.Struct:
+    def _look(self, message: Looking, call: CallContext) -> msgspec.Struct:
         """Read and change nothing."""
         match message:
             case ScanSources():
@@ -199,6 +195,10 @@ class GenerationBuilderRoom:
                 return take_sample(message.view, call.check)
             case ScrubSlice():
                 return self._scrub.read(message, call.check)
+            case CountInView():
+                return ViewItems(message.view, self._scan_known(message.sources, call)).count(message)
+            case FindInView():
+                return ViewItems(message.view, self._scan_known(message.sources, call)).find(message)
             case ProbeIndex():
                 shelf.probe(self._index, message.generation, message.delta)
                 return Done()

@@ -12,8 +12,7 @@ import trio
 from chaos.client import Client, RpcError, open_socket
 from chaos.daemon import wait_until
 from chaos.load import new_token
-from tests.integration.conftest import Serve
-from tests.integration.test_fault_cases_embedding import embedding_by, running
+from tests.integration.conftest import Serve, embedding_by, running
 from tests.unit.actors.embedding.fake_endpoint import FakeEndpoint
 
 EVENTS, CLIENTS = 500, 5

@@ -14,8 +14,7 @@ import trio
 
 from chaos.client import Client, Disconnected, RpcError, open_socket
 from chaos.daemon import Daemon, kill, wait_until
-from tests.integration.conftest import Serve
-from tests.integration.test_fault_cases_embedding import embedding_by, running
+from tests.integration.conftest import Serve, embedding_by, running
 from tests.unit.actors.embedding.fake_endpoint import Answer, FakeEndpoint, refused, vectors
 
 CORPORA = ("events", "units", "documents")

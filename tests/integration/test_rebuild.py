@@ -16,8 +16,8 @@ import trio
 
 from chaos.client import Client, RpcError, environment, open_socket
 from chaos.daemon import Daemon, kill, wait_until
-from tests.integration.conftest import Serve
-from tests.integration.test_fault_cases_embedding import documents, embedded, embedding_by, fill, running
+from tests.integration.conftest import Serve, embedding_by, running
+from tests.integration.test_fault_cases_embedding import documents, embedded, fill
 from tests.unit.actors.embedding.fake_endpoint import FakeEndpoint
 
 QUIET = "compact_after_ms = 600000\n"  # no generation but those that are asked for
