@@ -137,8 +137,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A generation's description of itself, or a delta's: `rows`, `items` and `vectors_*` are of its own tables.
 
     `skipped` are files that the scan left out or whose content was not text; `held` are roots, folders and files
-    that could not be read, so their rows were taken over from the generation before. A table that is not in
-    `vector_indexes` is searched exactly.
+    that could not be read, so their rows were taken over from the generation before. `deferred` of the notes in `held`
+    could be read, but are left to a later generation. A table that is not in `vector_indexes` is searched exactly.
     """
 
     format: int
@@ -159,6 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     items: dict[str, Items] = {}
     masked: Masked = Masked()
     vector_indexes: dict[str, VectorIndex] = {}
+    deferred: int = 0
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,6 +398,7 @@ def reference(folder: Path, manifest: Manifest) -> GenerationRef:
         bytes=sum(entry.bytes for entry in manifest.files),
         vector_index={table: index.kind for table, index in manifest.vector_indexes.items()},
         items=manifest.items,
+        deferred=manifest.deferred,
     )
 
 
@@ -421,6 +423,7 @@ def with_delta(base: GenerationRef, folder: Path, delta: Manifest) -> Generation
             name: items.minus(masked.items.get(name, Items())).plus(delta.items.get(name, Items()))
             for name, items in base.items.items()
         },
+        deferred=delta.deferred,
     )
 
 

@@ -24,6 +24,7 @@ UnitType = Literal["profile", "summary", "skill", "plan"]
 UnitScope = Literal["user", "session", "global"]
 UnitStatus = Literal["active", "deprecated", "forgotten"]
 SearchMode = Literal["hybrid", "keyword", "vector"]
+WatchMode = Literal["events", "polling"]
 JsonValue = object
 
 
@@ -729,6 +730,7 @@ class GenerationRef(Struct, frozen=True, kw_only=True):
     delta_rows: int = 0  # how many rows the delta holds
     vector_index: dict[str, str] = {}  # the kind by table; one that is not there is searched exactly
     items: dict[str, Items] = {}  # by corpus
+    deferred: int = 0  # notes that were left to the next generation
 
     @property
     def view(self) -> int:
@@ -800,26 +802,66 @@ RecoverIndex.answer = IndexState
 
 
 class ScanResult(Struct, frozen=True, kw_only=True):
-    """Which files the roots hold: `digest` changes when any of them does. `held` explains roots kept as they were."""
+    """Which files the roots hold: `digest` changes when any of them does. `held` explains roots kept as they were.
+
+    By source_id: `files_of` counts the notes, `held_roots` says which roots are held as a whole, `walk_ms_of` how long
+    the last walk took, `unfinished` whose walk goes on: ask again.
+    """
 
     digest: str
     files: int
     bytes: int
     skipped: list[Skip]
     held: list[Skip]
+    files_of: dict[str, int] = {}
+    held_roots: dict[str, Skip] = {}
+    walk_ms_of: dict[str, float] = {}
+    unfinished: list[str] = []
 
 
 class ScanSources(Message, frozen=True, kw_only=True):
-    """Walk the roots (names, sizes, times; contents are not read) and compute their digest."""
+    """Walk the roots (names, sizes, times; contents are not read) and compute their digest.
+
+    `only` those by source_id, and those that were never walked; of the others the last walk counts.
+    """
 
     answer = ScanResult
     sources: list[SourceRoot]
+    only: list[str] | None = None
+
+
+class RootWatch(Struct, frozen=True, kw_only=True):
+    """How the changes of a root are noticed, and why so when it is polled. `changes` grows with each that is."""
+
+    source_id: str
+    mode: WatchMode = "polling"
+    reason: str | None = None
+    changes: int = 0
+
+
+class RootWatches(Struct, frozen=True, kw_only=True):
+    """The watches of all roots."""
+
+    watches: list[RootWatch]
+
+
+class WatchSources(Message, frozen=True, kw_only=True):
+    """Watch these roots and no others; answer when what is known of them is not `seen`, at the latest after `wait_ms`.
+
+    An answer that is lost costs nothing: the next call with the same `seen` is given the same.
+    """
+
+    answer = RootWatches
+    sources: list[SourceRoot]
+    seen: list[RootWatch]
+    wait_ms: int
 
 
 class BeginBuild(Message, frozen=True, kw_only=True):
     """Start a generation in a temporary folder. `previous` lends its vectors where identity and hash agree.
 
-    `lender` does so besides it: the successor, while the embedding model is being changed.
+    `lender` does so besides it: the successor, while the embedding model is being changed. Notes of more than
+    `note_bytes_max` bytes are left to the next generation.
     """
 
     answer = Done
@@ -829,6 +871,7 @@ class BeginBuild(Message, frozen=True, kw_only=True):
     previous: GenerationRef | None
     lender: GenerationRef | None = None
     sources: list[SourceRoot]
+    note_bytes_max: int | None = None
 
 
 class Staged(Struct, frozen=True, kw_only=True):
@@ -843,8 +886,9 @@ class BeginDelta(Message, frozen=True, kw_only=True):
     """Start a delta over a generation, in a temporary folder.
 
     `base` is the generation (without a delta), `before` the view whose delta hands on its rows: they need not be paged
-    and read again. `changed_units` are those that changed since `before` (without: since the base). Answers what was
-    handed on. GenerationSuspect when base or delta is not whole.
+    and read again. `changed_units` are those that changed since `before` (without: since the base). Of the notes to be
+    read, larger ones than `note_bytes_max` and those beyond `notes_bytes_max` together are left to a generation.
+    Answers what was handed on. GenerationSuspect when base or delta is not whole.
     """
 
     answer = Staged
@@ -854,6 +898,8 @@ class BeginDelta(Message, frozen=True, kw_only=True):
     covers: Covers
     sources: list[SourceRoot]
     changed_units: list[str]
+    note_bytes_max: int = 2 << 20
+    notes_bytes_max: int = 4 << 20
 
 
 class StageEvents(Message, frozen=True, kw_only=True):
@@ -1312,6 +1358,7 @@ GenerationBuilderWork = (
     | FindInView
 )
 EmbedderWork = EmbedPending | PeekPending | EmbedRows | PeekRows
+SourceWatcherWork = WatchSources
 
 # ---------------------------------------------------------------- searcher
 

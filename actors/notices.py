@@ -17,6 +17,7 @@ from actors.messages import (
     ItemCounts,
     Progress,
     Skip,
+    WatchMode,
     view_number,
 )
 
@@ -76,6 +77,18 @@ class SearchActivity(msgspec.Struct, frozen=True, kw_only=True):
     last_ns: int = 0  # CLOCK_MONOTONIC; 0: never
 
 
+class SourceNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """A root of notes: how its changes are noticed, and why so when it is polled."""
+
+    source_id: str
+    path: str
+    watching: WatchMode = "polling"
+    reason: str | None = None
+    files: int | None = None  # notes; None: not walked yet
+    held: Skip | None = None  # why all of it is kept as it was
+    unfinished: bool = False  # a walk of it is under way, or hangs
+
+
 class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     """The index as the builder knows it."""
 
@@ -111,6 +124,7 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     event_gaps: tuple[tuple[int, int], ...] = ()  # ranges of seqs below it that no event has
     core_seq: int = 0
     files: int = 0
+    sources: tuple[SourceNotice, ...] = ()
     skipped: tuple[Skip, ...] = ()
     held: tuple[Skip, ...] = ()
     suspects: tuple[Skip, ...] = ()

@@ -62,6 +62,8 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     page_rows: int = 1000
     page_bytes_max: int = 4 * MIB
     files_per_step: int = 64
+    delta_note_bytes_max: int = 2 * MIB
+    delta_notes_bytes_max: int = 4 * MIB
     settle_ms: int = 500
     build_every_ms: int = 5000
     delta_every_ms: int = 1000
@@ -70,6 +72,11 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     compact_after_ms: int = 30_000
     duty_percent_max: int = 25
     scan_every_ms: int = 15_000
+    watch_debounce_ms: int = 1500
+    watch_debounce_ms_max: int = 10_000
+    watch_folders_max: int = 10_000
+    reconcile_every_ms: int = 300_000
+    root_hang_ms: int = 5000
     generations_kept: int = 2
     retire_grace_ms: int = 2000
     vectors_publish_ms: int = 20_000

@@ -23,6 +23,7 @@ ROSTER = {
     "actors.cache_manager.worker": 2,
     "actors.generation_builder.worker": 2,  # one makes deltas, one may be making a generation
     "actors.generation_builder.embedder": 1,
+    "actors.generation_builder.watcher": 1,
     "actors.searcher.worker": 2,
 }
 _MODULE = re.compile(r"actors\.\w+\.\w+|supervisor")

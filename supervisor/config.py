@@ -184,6 +184,13 @@ def check(config: Config) -> Config:
         <= config.generation_builder.chunk_tokens_max,
         "generation_builder.generations_kept must be at least 1": config.generation_builder.generations_kept >= 1,
         "generation_builder.duty_percent_max must be in 1..100": 1 <= config.generation_builder.duty_percent_max <= 100,
+        "generation_builder.watch_debounce_ms must be at most watch_debounce_ms_max": 0
+        <= config.generation_builder.watch_debounce_ms
+        <= config.generation_builder.watch_debounce_ms_max,
+        "generation_builder.root_hang_ms must be at least 1000": config.generation_builder.root_hang_ms >= 1000,
+        "generation_builder.delta_note_bytes_max must be at most delta_notes_bytes_max": 0
+        < config.generation_builder.delta_note_bytes_max
+        <= config.generation_builder.delta_notes_bytes_max,
         "searcher.vector_weight and its variants must be in 0..1": all(
             0 <= weight <= 1
             for weight in (

@@ -104,7 +104,7 @@ class Health:
         }
 
     def _actors(self) -> dict[str, dict[str, object]]:
-        rows = {name: _actor(status) for name, status in self._supervisor.statuses().items()}
+        rows = {name: _actor(name, status) for name, status in self._supervisor.statuses().items()}
         rows["searcher"]["pid"] = self.searcher.notice.active_pid
         rows["searcher"]["spare_pid"] = self.searcher.notice.spare_pid
         return rows
@@ -155,6 +155,7 @@ class Health:
             "last_error": notice.last_error,
             "embedding": notice.embedding,
             "files": notice.files,
+            "files_waiting": serving.deferred if serving else 0,
         }
 
     def index_status(self) -> dict[str, object]:
@@ -162,6 +163,7 @@ class Health:
         notice = self.builder.notice
         return {
             **self.index(),
+            "sources": notice.sources,
             "skipped": notice.skipped,
             "held": notice.held,
             "suspects": notice.suspects,
@@ -211,8 +213,9 @@ def _successor(notice: BuilderNotice) -> dict[str, object] | None:
     }
 
 
-def _actor(status: ActorStatus) -> dict[str, object]:
-    workers = status.workers
+def _actor(name: str, status: ActorStatus) -> dict[str, object]:
+    # The worker that the actor is named for first: the builder's may be younger than those beside it.
+    workers = sorted(status.workers, key=lambda worker: worker.name != name)
     row: dict[str, object] = {
         "state": status.state,
         "epoch": status.epoch,

@@ -163,6 +163,9 @@ class Roster:
         embedder = self._lance_worker(
             "embedder", "actors.generation_builder.embedder", nice=settings.nice, idle=settings.idle_class
         )
+        watcher = msgspec.structs.replace(
+            builder, name="source_watcher", module="actors.generation_builder.watcher", oom_score_adj=0
+        )
         return self._actor(
             "generation_builder",
             make=lambda house: generation_builder.GenerationBuilder(
@@ -170,6 +173,7 @@ class Roster:
                 builder=builder,
                 rebuilder=rebuilder,
                 embedder=embedder,
+                watcher=watcher,
                 limits=settings,
                 embedding=self._config.embedding,
                 board=self._boards.builder,

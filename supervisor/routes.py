@@ -59,6 +59,7 @@ from actors.messages import (
     Search,
     SearchAnswer,
     SessionHistory,
+    SourceRoot,
     SourceRoots,
     Statistics,
     TrimCache,
@@ -66,6 +67,7 @@ from actors.messages import (
     UnitHistory,
     VerifyIndex,
 )
+from actors.notices import SourceNotice
 from actors.quarantine import Quarantine
 from actors.sql.rows import rfc3339
 from actors.sql.ulid import RANDOM_BYTES, UlidMaker
@@ -643,16 +645,23 @@ async def _source_add(routes: Routes, given: wire.Params, scope: Scope) -> objec
 
 async def _source_list(routes: Routes, given: wire.Params, scope: Scope) -> object:
     answer = await routes.ask("core_writer", ListSources(tenant=scope.tenant), SourceRoots, scope)
+    notices = {notice.source_id: notice for notice in routes.health.builder.notice.sources}
+    return {"sources": [_source_row(each, notices.get(each.source_id)) for each in answer.sources]}
+
+
+def _source_row(source: SourceRoot, notice: SourceNotice | None) -> dict[str, object]:
+    """Return a source and what the builder knows of it; the builder may not have seen it yet."""
+    notice = notice or SourceNotice(source_id=source.source_id, path=source.path, reason="not looked at yet")
     return {
-        "sources": [
-            {
-                "source_id": each.source_id,
-                "path": each.path,
-                "name": each.name,
-                "added_at": rfc3339(each.added_at),
-            }
-            for each in answer.sources
-        ]
+        "source_id": source.source_id,
+        "path": source.path,
+        "name": source.name,
+        "added_at": rfc3339(source.added_at),
+        "watching": notice.watching,
+        "reason": notice.reason,
+        "files": notice.files,
+        "held": notice.held,
+        "unfinished": notice.unfinished,
     }
 
 

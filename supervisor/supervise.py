@@ -343,13 +343,17 @@ class Supervisor:
         for child in self.children.values():
             for worker in child.workers:
                 cause = worker.watch(now_ns, elapsed_ms)
-                if cause is not None and self._ends_incarnation(child):
+                if cause is not None and self._ends_incarnation(child, worker):
                     self._move(child, Event.OVERDUE, cause)
 
     @staticmethod
-    def _ends_incarnation(child: Child) -> bool:
-        """Say whether the end of the worker that is overdue will be that of the actor: else it would stay WEDGED."""
-        return len(child.workers) == 1 and not child.spec.outlives_workers and child.state in SERVING
+    def _ends_incarnation(child: Child, worker: Worker) -> bool:
+        """Say whether the end of the worker that is overdue will be that of the actor: else it would stay WEDGED.
+
+        Those that the builder has beside the worker of its own name come and go without it.
+        """
+        own = [each for each in child.workers if each.spec.name == child.spec.name] or child.workers
+        return own == [worker] and not child.spec.outlives_workers and child.state in SERVING
 
     def hurt(self, name: str, how: Literal["raise", "cancel"]) -> bool:
         """End an incarnation the way a bug in its code would (chaos only); False when there is none to hurt."""

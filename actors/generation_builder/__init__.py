@@ -19,13 +19,15 @@ Promises
 The trio side (in the daemon) decides what is built and when; actor.py wires it together:
     desk.py wishes.py seat.py   what its tasks share: the house and the worker; what is asked for; who does the work
     steps.py                    where a build is, shown; pace.py (pure) estimates speed and time left
-    looking.py                  how far the truth is ahead; is the index still there
+    looking.py watching.py      how far the truth is ahead, is the index still there; which roots are to be walked now
     deltas.py rebuilding.py     when a delta, or a full generation, is made, and what came of it; ending one
     full_build.py               one full generation: its process, catching up, publication
     building.py                 one build, step by step, of either
     publishing.py               what is served and what goes
     verifying.py scrubbing.py   is it still what was sealed, and do searches find what they should; slowly, all the time
-    embedding.py giving_way.py  missing vectors, into the cache; searches go first
+    embedding.py ahead.py       missing vectors, into the cache; those of new rows first
+    giving_way.py               searches go before embedding
+    counting.py                 what was accepted and what of it can be found: item_states.py (pure)
     succession.py               a change of the embedding model
 
 Two workers (processes) do it, step by step: one makes the deltas and looks after the folder, another one comes and
@@ -37,13 +39,16 @@ goes with each full generation, at the lowest priority:
     vector_index.py  the vector index of a table: build, test, drop
     shelf.py         sealed generations: recover, flip, retire        index_lock.py
     documents.py     notes of a scan into rows; what is held          scan_report.py
+    roots.py         the last walk of each root, at its own pace     patience.py   calls to file systems that may hang
     delta.py         what makes a delta of a draft: what is handed on, read anew, masked
     earlier.py       what an earlier view has that can be used again
     sampling.py      questions about a view whose answers are known   scrub.py     a sealed folder, read again in pieces
 and, pure:
     changes.py (which notes differ)  chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py  index_policy.py
-    pace.py
+    pace.py  deferring.py (which notes wait)  rounds.py (when a root is walked)
+    watch_mode.py (events or polling; debounce)
     (scan.py reads folders, not files)
 
-The embedding worker (another process; neither LanceDB nor Arrow in it): embedder.py.
+The embedding worker (another process; neither LanceDB nor Arrow in it): embedder.py. The process that watches the
+source roots (the same): watcher.py, root_watch.py (one root).
 """

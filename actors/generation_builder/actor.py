@@ -2,7 +2,7 @@
 
 What is built, when, and what of it is served is decided in files of their own, by tasks that share one desk (desk.py):
 * `Lookout` (looking.py) finds out, on hints and by itself, how far the truth is ahead and whether the index still
-  exists;
+  exists; its `SourceWatch` (watching.py) learns of changes under the source roots, and says which are to be walked;
 * `Deltas` (deltas.py) makes a delta over the generation that serves whenever the truth has moved, a second or two
   later;
 * `Rebuilds` (rebuilding.py, full_build.py) makes full generations, in a process of their own;
@@ -82,6 +82,7 @@ class GenerationBuilder:
         builder: WorkerSpec,
         rebuilder: WorkerSpec,
         embedder: WorkerSpec,
+        watcher: WorkerSpec,
         limits: GenerationBuilderSettings,
         embedding: EmbeddingSettings,
         board: Board[BuilderNotice],
@@ -94,6 +95,7 @@ class GenerationBuilder:
         self._builder = builder
         self._rebuilder = rebuilder
         self._embedder = embedder
+        self._watcher = watcher
         self._embedding = embedding
         self._searching = searching
         self._disk = disk
@@ -146,7 +148,7 @@ class GenerationBuilder:
         """Wire the tasks together and let them run."""
         wishes = Wishes(desk, owed=owed)
         publisher = Publisher(desk, wishes, succession)
-        lookout = Lookout(desk, wishes, publisher)
+        lookout = Lookout(desk, wishes, publisher, watcher=self._watcher)
         deltas = Deltas(desk, wishes, publisher, lookout, highest=deltas_highest)
         rebuilds = Rebuilds(
             desk,
@@ -182,7 +184,8 @@ class GenerationBuilder:
         )
         nursery.start_soon(self._heed_disk, desk, wishes, publisher, rebuilds)
         nursery.start_soon(publisher.offer)
-        for task in (commands.run, lookout.run, deltas.run, rebuilds.run, embed.run, scrubber.run):
+        tasks = (commands.run, lookout.run, lookout.watch.run, deltas.run, rebuilds.run, embed.run, scrubber.run)
+        for task in tasks:
             nursery.start_soon(task)
         nursery.start_soon(publisher.retire_in_time)
 

@@ -107,6 +107,8 @@ async def build(plan: BuildPlan) -> GenerationRef:
         previous=plan.previous,
         lender=plan.lender,
         sources=plan.sources,
+        # Nothing serves yet, so large notes would delay all others; the generation after this one reads them.
+        note_bytes_max=plan.limits.delta_note_bytes_max if plan.previous is None else None,
     )
     await plan.work(begin, Done)
     return await _finish(plan)
@@ -131,6 +133,8 @@ async def build_delta(plan: BuildPlan, *, base: GenerationRef, delta: int, chang
         covers=plan.covers,
         sources=plan.sources,
         changed_units=await _changed_units(plan, changes_max),
+        note_bytes_max=plan.limits.delta_note_bytes_max,
+        notes_bytes_max=plan.limits.delta_notes_bytes_max,
     )
     handed = await plan.work(begin, Staged)
     await _fetch_wanted(plan, handed)

@@ -13,7 +13,8 @@ from actors import generation as generations
 from actors.generation import Mask, Masked, NoteState, SourceNotes, document_path
 from actors.generation_builder import store
 from actors.generation_builder.changes import Changes, Key, Place, changes
-from actors.generation_builder.documents import DocumentReader
+from actors.generation_builder.deferring import beyond
+from actors.generation_builder.documents import DocumentReader, in_places
 from actors.generation_builder.draft_table import DraftTable
 from actors.generation_builder.scan import Scan
 from actors.generation_builder.staging import row_schema
@@ -47,8 +48,14 @@ class Delta:
 
     @property
     def to_read(self) -> set[Key]:
-        """Return the notes that have to be read."""
+        """Return the notes that have to be read, now or later."""
         return self.changes.notes.keys() - self._handed
+
+    def deferred(self) -> set[Key]:
+        """Return those of them that wait for a full generation."""
+        notes = [(key, self.changes.notes[key]) for key in self.to_read]
+        begin = self.begin
+        return beyond(notes, note_bytes_max=begin.note_bytes_max, bytes_max=begin.notes_bytes_max)
 
     # ------------------------------------------------------------ rows
 
@@ -84,13 +91,12 @@ class Delta:
         wanted: list[bytes] = []
         if not reader.places or self._before is None:
             return wanted
+        held = set(reader.places)
         for batch in store.read_rows(self._before, "documents", row_schema().names):
             check()
             rows = batch.select(["tenant", "path"]).to_pylist()
             places = {(row["tenant"], row["path"]) for row in rows}
-            self._taken_over |= {
-                (tenant, path) for tenant, path in places if any(place.holds(tenant, path) for place in reader.places)
-            }
+            self._taken_over |= {(tenant, path) for tenant, path in places if in_places(held, tenant, path)}
             wanted += table.take_over(batch, reader.places)
         return wanted
 

@@ -1,19 +1,21 @@
 """Reading the notes of a scan into rows, file by file; what cannot be read is held, what is no text is skipped.
 
 Promises: a file that is too long for memory is read in pieces; a symlink that has come to lead out of its source
-since the scan is not followed; an unreadable file is never taken for a deleted one.
+since the scan is not followed; an unreadable file is never taken for a deleted one, and a file system that does not
+answer makes all notes of its root unreadable for this time (patience.py).
 """
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from actors.generation import document_path
 from actors.generation_builder import skips
 from actors.generation_builder.changes import Key
 from actors.generation_builder.chunk import ChunkLimits, chunk_markdown
+from actors.generation_builder.patience import PATIENCE_S, Patience
 from actors.generation_builder.rows import TableRow, document_rows
-from actors.generation_builder.scan import Note, RootScan, Scan, is_offline
+from actors.generation_builder.scan import Note, RootScan, Scan, absolute, is_offline
 from actors.generation_builder.skips import SkipList
 from actors.messages import SourceRoot
 from actors.notes import NotText, encoding_of, open_note, segments
@@ -30,10 +32,31 @@ class Place(NamedTuple):
         return tenant == self.tenant and (path == self.path or path.startswith(_below(self.path)))
 
 
-class DocumentReader:
-    """The notes of a scan (`only` these, if given), in its order, each read once."""
+def in_places(places: Collection[Place], tenant: str, path: str) -> bool:
+    """Say whether a row with this tenant and path belongs to one of the places. As fast as the path is short."""
+    end = len(path)
+    while end > 0:
+        if Place(tenant, path[:end]) in places or Place(tenant, path[: end + 1]) in places:
+            return True
+        end = path.rfind("/", 0, end)
+    return False
 
-    def __init__(self, scan: Scan, limits: ChunkLimits, only: Collection[Key] | None = None) -> None:
+
+class DocumentReader:
+    """The notes of a scan (`only` these, if given), in its order, each read once.
+
+    Those that are `deferred` are not read: what was indexed of them before is kept, until another build reads them.
+    """
+
+    def __init__(
+        self,
+        scan: Scan,
+        limits: ChunkLimits,
+        only: Collection[Key] | None = None,
+        *,
+        deferred: Collection[Key] = (),
+        patience: Patience | None = None,
+    ) -> None:
         self.skipped = SkipList()
         self.held = SkipList()
         self.places = [_place(root.source, relative) for root in scan.roots for relative in root.held]
@@ -41,12 +64,16 @@ class DocumentReader:
         self.files_done = 0
         self.held.extend(scan.held)
         self._limits = limits
-        chosen = [
-            (root, note)
-            for root in scan.roots
-            for note in root.notes
-            if only is None or (root.source.source_id, note.relative) in only
-        ]
+        self._patience = Patience(PATIENCE_S) if patience is None else patience
+        chosen: list[tuple[RootScan, Note]] = []
+        for root in scan.roots:
+            for note in root.notes:
+                key = (root.source.source_id, note.relative)
+                if key in deferred:
+                    self._defer(root.source, note)
+                elif only is None or key in only:
+                    chosen.append((root, note))
+        self.deferred = len(deferred)
         self.files = len(chosen)
         self._notes = iter(chosen)
 
@@ -59,17 +86,15 @@ class DocumentReader:
         return self._rows(*following, check)
 
     def _rows(self, root: RootScan, note: Note, check: Callable[[], None]) -> Iterator[TableRow]:
-        path = os.path.join(root.source.path, note.relative)  # noqa: PTH118 - as the scan writes it
+        path = absolute(root.source, note.relative)
         try:
-            real = os.path.realpath(path)
-            if not real.startswith(_below(os.path.realpath(root.source.path))):
-                self.skipped.add(path, skips.LINK_OUTSIDE, "leads out of the source since it was found")
-                return
-            file = open_note(real)
+            file = self._patience.open(root.source.source_id, lambda: _open_inside(root.source, path))
             with file:
                 encoding = encoding_of(file, check)
                 chunks = chunk_markdown(segments(file, encoding), self._limits)
                 yield from document_rows(root.source, note.relative, note.mtime_ns // 1000, chunks)
+        except LeadsOutside:
+            self.skipped.add(path, skips.LINK_OUTSIDE, "leads out of the source since it was found")
         except NotText as refused:
             self.skipped.add(path, refused.reason, refused.detail)
         except UnicodeDecodeError:
@@ -82,8 +107,28 @@ class DocumentReader:
     def _hold(self, source: SourceRoot, relative: str, path: str, error: OSError) -> None:
         reason = skips.OFFLINE if is_offline(error) else skips.UNREADABLE
         self.held.add(path, reason, f"{error.strerror}; what was indexed of it before is kept")
+        self._keep(source, relative)
+
+    def _defer(self, source: SourceRoot, note: Note) -> None:
+        detail = f"{note.size} bytes; read by the next full generation, what was indexed of it before is kept"
+        self.held.add(absolute(source, note.relative), skips.DEFERRED, detail)
+        self._keep(source, note.relative)
+
+    def _keep(self, source: SourceRoot, relative: str) -> None:
+        """Keep the rows that the view before has of a note, and have it read as soon as it can be."""
         self.unread.add((source.source_id, relative))
         self.places.append(_place(source, relative))
+
+
+class LeadsOutside(Exception):
+    """A note has become a way out of its source."""
+
+
+def _open_inside(source: SourceRoot, path: str) -> BinaryIO:
+    real = os.path.realpath(path)
+    if not real.startswith(_below(os.path.realpath(source.path))):
+        raise LeadsOutside
+    return open_note(real)
 
 
 def _place(source: SourceRoot, relative: str) -> Place:

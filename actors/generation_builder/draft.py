@@ -24,12 +24,14 @@ from actors.child import CallContext
 from actors.errors import BuildFailed, GenerationSuspect
 from actors.generation import FORMAT, Manifest, Masked, build_path, sealed_path
 from actors.generation_builder import earlier, store
-from actors.generation_builder.changes import notes_of
+from actors.generation_builder.changes import Key, notes_of, state_of
 from actors.generation_builder.chunk import ChunkLimits
+from actors.generation_builder.deferring import too_large
 from actors.generation_builder.delta import Delta
 from actors.generation_builder.documents import DocumentReader
 from actors.generation_builder.draft_table import DraftTable
 from actors.generation_builder.faults import storage_errors
+from actors.generation_builder.patience import Patience
 from actors.generation_builder.pending import embedding_order
 from actors.generation_builder.rows import decode_events, decode_units, event_rows, unit_rows
 from actors.generation_builder.scan import Scan
@@ -58,6 +60,7 @@ class Draft:
         *,
         scratch: Path,
         known: Manifest | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """Make the folder.
 
@@ -75,7 +78,8 @@ class Draft:
         self._known = known
         self._limits = limits
         self._exact_values_max = exact_values_max
-        self._documents = DocumentReader(scan, limits, None if self._delta is None else self._delta.to_read)
+        only = None if self._delta is None else self._delta.to_read
+        self._documents = DocumentReader(scan, limits, only, deferred=self._deferred(), patience=patience)
         self._staging = self.folder / STAGING
         self._book: VectorBook | None = None
         self._fd: int | None = None  # of the folder
@@ -88,6 +92,18 @@ class Draft:
             except BaseException:
                 self.drop()
                 raise
+
+    def _deferred(self) -> set[Key]:
+        """Return the notes that this build leaves to a later one."""
+        if self._delta is not None:
+            return self._delta.deferred()
+        assert isinstance(self._begin, BeginBuild)
+        if self._begin.note_bytes_max is None:
+            return set()
+        found = (
+            ((root.source.source_id, note.relative), state_of(note)) for root in self._scan.roots for note in root.notes
+        )
+        return too_large(found, self._begin.note_bytes_max)
 
     def _open(self) -> None:
         self._make_folders()
@@ -317,6 +333,7 @@ class Draft:
             files=files,
             items={corpus: table.items for corpus, table in self._tables.items()},
             masked=masked,
+            deferred=self._documents.deferred,
         )
 
     def _skipped_before(self) -> list[Skip]:

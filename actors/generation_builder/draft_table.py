@@ -12,7 +12,7 @@ from actors.child import CallContext
 from actors.errors import BuildFailed
 from actors.generation import VectorIndex
 from actors.generation_builder import store
-from actors.generation_builder.documents import Place
+from actors.generation_builder.documents import Place, in_places
 from actors.generation_builder.faults import storage_errors
 from actors.generation_builder.index_policy import index_policy
 from actors.generation_builder.item_counter import ItemCounter
@@ -81,11 +81,11 @@ class DraftTable:
 
     def take_over(self, batch: "pa.RecordBatch", places: Collection[Place]) -> list[bytes]:
         """Stage those rows of an earlier generation that belong to one of the places and were not staged anew."""
-        rows = enumerate(batch.select(["tenant", "path", "id"]).to_pylist())
+        rows, wanted = enumerate(batch.select(["tenant", "path", "id"]).to_pylist()), set(places)
         held = [
             number
             for number, row in rows
-            if hash(row["id"]) not in self._ids and any(place.holds(row["tenant"], row["path"]) for place in places)
+            if hash(row["id"]) not in self._ids and in_places(wanted, row["tenant"], row["path"])
         ]
         return self.adopt(batch, held)
 

@@ -1,6 +1,7 @@
 """How far the truth is ahead of the index, and whether the index is still there: looked at on hints and on a beat.
 
-A hint may be lost, and a note changes without any; so there is a look every second. Reads only: what is due because of
+A hint may be lost, and a note changes without any; so there is a look every second, and roots that nobody watches are
+walked by the clock. Reads only: what is due because of
 what was seen is decided by deltas.py and rebuilding.py, which are woken after each look.
 """
 
@@ -12,6 +13,7 @@ from actors.errors import BulkheadError, GenerationSuspect
 from actors.gaps import decode_gaps
 from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk
 from actors.generation_builder.publishing import Publisher
+from actors.generation_builder.watching import SourceWatch
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import deadline_after
 from actors.messages import (
@@ -27,25 +29,31 @@ from actors.messages import (
     Statistics,
     TranscriptStatus,
 )
+from actors.worker import WorkerSpec
 
 
 class Lookout:
-    """Looks, again and again."""
+    """Looks, again and again. `watch`, a task of its own, says which source roots are to be walked."""
 
-    def __init__(self, desk: Desk, wishes: Wishes, publisher: Publisher) -> None:
+    def __init__(self, desk: Desk, wishes: Wishes, publisher: Publisher, *, watcher: WorkerSpec) -> None:
+        self.watch = SourceWatch(desk.house, spec=watcher, limits=desk.limits, board=desk.board, hint=self.hint)
         self._desk = desk
         self._wishes = wishes
         self._publisher = publisher
         self._hints = trio.Event()
-        self._scanned_at = 0.0
+        self._rescan = False  # what is told of the last scan is out of date, though no root has changed
 
     def hint(self) -> None:
         """Look soon: somebody saw the truth move."""
         self._hints.set()
 
     def scan_again(self) -> None:
-        """Walk the sources with the next look, whenever they were last walked."""
-        self._scanned_at = 0.0
+        """Report anew with the next look, though no root has changed: a build says what it could not read."""
+        self._rescan = True
+
+    def walk_all(self) -> None:
+        """Walk all roots with the next look, whenever they were last walked."""
+        self.watch.walk_all()
 
     async def run(self) -> None:
         """Look for ever."""
@@ -72,9 +80,9 @@ class Lookout:
         known = await house.ask("core_writer", ListSources(tenant=None), SourceRoots, deadline_ns=deadline_ns)
         event_seq, core_seq = int(transcript.values["seq"] or 0), int(core.values["core_seq"] or 0)
         digest = truth.latest.sources_digest
-        scan_every_s = self._desk.limits.scan_every_ms / 1000
-        if known.sources != truth.sources or time.monotonic() - self._scanned_at > scan_every_s:
-            digest = await self._scan(known.sources)
+        due = self.watch.due(known.sources)
+        if due or known.sources != truth.sources or not digest or self._rescan or self.watch.is_waiting():
+            digest = await self._scan(known.sources, due)
         latest = Covers(event_seq=event_seq, core_seq=core_seq, sources_digest=digest)
         if latest != truth.latest:
             truth.latest, truth.moved_at = latest, time.monotonic()
@@ -95,8 +103,15 @@ class Lookout:
             if serving == self._desk.notice.serving:  # else it was replaced while it was looked at
                 raise
 
-    async def _scan(self, sources: list[SourceRoot]) -> str:
-        result = await self._desk.work(ScanSources(sources=sources), ScanResult)
-        self._desk.truth.sources, self._scanned_at = sources, time.monotonic()
+    async def _scan(self, sources: list[SourceRoot], due: list[str]) -> str:
+        self._rescan = False
+        self.watch.begin(due)
+        try:
+            result = await self._desk.work(ScanSources(sources=sources, only=due), ScanResult)
+        except BulkheadError:
+            self.watch.failed(due)
+            raise
+        self._desk.truth.sources = sources
+        self.watch.end(due, result)
         self._desk.post(files=result.files, skipped=tuple(result.skipped), held=tuple(result.held))
         return result.digest

@@ -21,7 +21,7 @@ from actors.generation_builder.full_build import Built, FullBuilds
 from actors.generation_builder.looking import Lookout
 from actors.generation_builder.publishing import Publisher, as_row
 from actors.generation_builder.steps import Steps
-from actors.generation_builder.succession import OUTGROWN, QUIET, Succession
+from actors.generation_builder.succession import NOTES_WAIT, OUTGROWN, QUIET, Succession
 from actors.generation_builder.wishes import Wishes
 from actors.messages import BuildEnd, Covers, GenerationRef, Row
 from actors.notices import BuilderNotice
@@ -128,6 +128,8 @@ class Rebuilds:
             return None
         if self._deltas.rows_since(base) > self._deltas.share(base):
             return OUTGROWN
+        if serving.deferred:
+            return NOTES_WAIT
         quiet_ms = (time.monotonic() - self._desk.truth.moved_at) * 1000
         if quiet_ms <= self._desk.limits.compact_after_ms or self._deltas.due():
             return None
@@ -169,7 +171,7 @@ class Rebuilds:
 
     async def _refresh(self) -> Covers:
         """Look once more right before the build, so that it covers all that was acknowledged until now."""
-        self._lookout.scan_again()
+        self._lookout.walk_all()
         return await self._lookout.look()
 
     def _complete(self) -> None:

@@ -13,8 +13,9 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from actors.generation import FORMAT, SourceState
 from actors.generation_builder import ignore, skips
 from actors.generation_builder.skips import SkipList
 from actors.messages import Skip, SourceRoot
+from actors.settings import GenerationBuilderSettings
 from actors.text import ANALYSER_VERSION
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
@@ -40,6 +42,17 @@ class ScanLimits(NamedTuple):
     files_max: int
     chunk_tokens: int
     chunk_tokens_max: int
+
+
+def scan_limits(settings: GenerationBuilderSettings) -> ScanLimits:
+    """Return the part of the settings that a scan depends on."""
+    return ScanLimits(
+        settings.suffixes,
+        settings.file_bytes_max,
+        settings.files_max,
+        settings.chunk_tokens,
+        settings.chunk_tokens_max,
+    )
 
 
 class Note(NamedTuple):
@@ -62,12 +75,34 @@ class RootScan(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The roots in the order in which they were given, and what was left out and why."""
+    """The roots in the order in which they were given, and what was left out and why.
+
+    `unfinished` are the ids of roots whose walk goes on, or hangs: what is told of them here is from before. `took_s`
+    says how long the last walk of a root took.
+    """
 
     roots: list[RootScan]
     digest: str
     skipped: SkipList
     held: list[Skip]
+    unfinished: tuple[str, ...] = ()
+    took_s: Mapping[str, float] = MappingProxyType({})
+
+
+class Walked(NamedTuple):
+    """What a walk found under a root; `hold` is why it could not be walked, and then nothing was found.
+
+    `folders` are those that were listed, by their place below the root ("" is the root): what has to be watched.
+    """
+
+    source: SourceRoot
+    notes: list[Note]
+    unreadable: list[tuple[str, str, str]]  # (relative, reason, detail)
+    bare: bool  # nothing at all lies in the root
+    folders: list[str]
+    skipped: SkipList
+    digest: str
+    hold: Skip | None = None
 
 
 def scan_sources(
@@ -76,38 +111,72 @@ def scan_sources(
     known: Mapping[str, SourceState],
     check: Callable[[], None] = lambda: None,
 ) -> Scan:
-    """Walk the roots. `known` is what the generation before held of them, by source_id.
+    """Walk the roots one after the other. `known` is what the generation before held of them, by source_id.
 
-    `check` is called once a folder and may raise to stop.
+    `check` is called at every step and may raise to stop.
     """
+    return combine([walk_root(source, limits, check) for source in sources], limits, known)
+
+
+def walk_root(source: SourceRoot, limits: ScanLimits, check: Callable[[], None] = lambda: None) -> Walked:
+    """Walk one root, reading no note. `check` is called at every step and may raise to stop."""
+    walk = _Walk(source, limits, check)
+    hold = walk.run()
+    if hold is not None:
+        return held_whole(source, hold)
+    walk.notes.sort()
+    digest = _root_digest(walk.notes, walk.unreadable)
+    return Walked(source, walk.notes, walk.unreadable, walk.bare, walk.folders, walk.skipped, digest)
+
+
+def held_whole(source: SourceRoot, hold: Skip) -> Walked:
+    """Return what stands for a root that cannot be walked."""
+    return Walked(source, [], [], False, [], SkipList(), "", hold)
+
+
+def combine(walks: Sequence[Walked], limits: ScanLimits, known: Mapping[str, SourceState]) -> Scan:
+    """Make a scan of the last walk of each root. `known` is what the generation before held of them, by source_id."""
     skipped, held = SkipList(), SkipList()
     roots: list[RootScan] = []
     room = limits.files_max
-    for source in sources:
-        walk = _Walk(source, limits, skipped, room, check)
-        hold = walk.run()
-        roots.append(_close(walk, hold, known.get(source.source_id), held))
+    for walk in walks:
+        skipped.take_in(walk.skipped)
+        if len(walk.notes) > room:
+            walk = _cut(walk, room, limits, skipped)  # noqa: PLW2901 - what follows must not see the rest
+        roots.append(_close(walk, known.get(walk.source.source_id), held))
         room -= len(walk.notes)
     return Scan(roots, _digest(roots, limits), skipped, held.list())
 
 
-def _close(walk: "_Walk", hold: Skip | None, known: SourceState | None, held: SkipList) -> RootScan:
+def _cut(walk: Walked, room: int, limits: ScanLimits, skipped: SkipList) -> Walked:
+    """Leave out the notes that the roots before this one left no room for."""
+    for note in walk.notes[room:]:
+        _add_too_many(skipped, absolute(walk.source, note.relative), limits)
+    notes = walk.notes[:room]
+    return walk._replace(notes=notes, digest=_root_digest(notes, walk.unreadable))
+
+
+def _add_too_many(skipped: SkipList, path: str, limits: ScanLimits) -> None:
+    limit = f"limit {limits.files_max} (config: generation_builder.files_max)"
+    skipped.add(path, skips.TOO_MANY, f"the sources hold more notes than that, {limit}")
+
+
+def _close(walk: Walked, known: SourceState | None, held: SkipList) -> RootScan:
     """Decide what becomes of a root after its walk."""
+    source, hold = walk.source, walk.hold
     if hold is None and not walk.notes and not walk.unreadable and known is not None:
         hold = _hold_if_emptied(walk, known)
     if hold is not None:
         held.add(hold.path, hold.reason, hold.detail)
         digest = known.digest if known is not None else f"held {hold.reason}"
-        return RootScan(walk.source, [], [""], _state(walk.source, known.files if known is not None else 0, digest))
+        return RootScan(source, [], [""], _state(source, known.files if known is not None else 0, digest))
     for relative, reason, detail in walk.unreadable:
-        held.add(walk.absolute(relative), reason, detail)
-    walk.notes.sort()
+        held.add(absolute(source, relative), reason, detail)
     unreadable = sorted(relative for relative, _, _ in walk.unreadable)
-    state = _state(walk.source, len(walk.notes), _root_digest(walk.notes, unreadable))
-    return RootScan(walk.source, walk.notes, unreadable, state)
+    return RootScan(source, walk.notes, unreadable, _state(source, len(walk.notes), walk.digest))
 
 
-def _hold_if_emptied(walk: "_Walk", known: SourceState) -> Skip | None:
+def _hold_if_emptied(walk: Walked, known: SourceState) -> Skip | None:
     if known.files == 0 or not (walk.bare or known.files >= EMPTIED_FILES_MIN):
         return None
     detail = f"had {known.files} notes and has none; they stay in the index until the source is removed"
@@ -125,12 +194,12 @@ def _state(source: SourceRoot, files: int, digest: str) -> SourceState:
     )
 
 
-def _root_digest(notes: Sequence[Note], unreadable: Sequence[str]) -> str:
+def _root_digest(notes: Sequence[Note], unreadable: Collection[tuple[str, str, str]]) -> str:
     hasher = hashlib.sha256()
     for note in notes:
         facts = f"\0{note.size}\0{note.mtime_ns}\0{note.inode}\0{note.mode}\n"
         hasher.update(os.fsencode(note.relative) + facts.encode())
-    for relative in unreadable:
+    for relative in sorted(relative for relative, _, _ in unreadable):
         hasher.update(b"\0" + os.fsencode(relative) + b"\n")
     return hasher.hexdigest()
 
@@ -141,19 +210,22 @@ def _digest(roots: Sequence[RootScan], limits: ScanLimits) -> str:
     return hashlib.sha256(msgspec.json.encode((FORMAT, ANALYSER_VERSION, limits, facts))).hexdigest()
 
 
+def absolute(source: SourceRoot, relative: str) -> str:
+    """Return the path of a place below a root."""
+    return f"{_with_slash(source.path)}{relative}" if relative else source.path
+
+
 class _Walk:
     """The walk of one root."""
 
-    def __init__(
-        self, source: SourceRoot, limits: ScanLimits, skipped: SkipList, room: int, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, source: SourceRoot, limits: ScanLimits, check: Callable[[], None]) -> None:
         self.source = source
         self.notes: list[Note] = []
-        self.unreadable: list[tuple[str, str, str]] = []  # (relative, reason, detail)
-        self.bare = False  # nothing at all lies in the root
+        self.unreadable: list[tuple[str, str, str]] = []
+        self.bare = False
+        self.folders: list[str] = []
+        self.skipped = SkipList()
         self._limits = limits
-        self._skipped = skipped
-        self._room = room
         self._check = check
         self._real_root = _with_slash(os.path.realpath(source.path))
         self._folders: list[tuple[str, ignore.Rules | None]] = []
@@ -174,9 +246,8 @@ class _Walk:
                 self._drain()
         return None
 
-    def absolute(self, relative: str) -> str:
-        """Return the path of a place below the root."""
-        return f"{_with_slash(self.source.path)}{relative}" if relative else self.source.path
+    def _absolute(self, relative: str) -> str:
+        return absolute(self.source, relative)
 
     def _enter_root(self) -> Skip | None:
         path = self.source.path
@@ -201,7 +272,7 @@ class _Walk:
 
     def _folder(self, relative: str, rules: ignore.Rules | None) -> None:
         try:
-            with os.scandir(self.absolute(relative)) as iterator:
+            with os.scandir(self._absolute(relative)) as iterator:
                 entries = sorted(iterator, key=lambda entry: entry.name)
             names = {entry.name for entry in entries}
             if ignore.FILE_NAME in names:
@@ -214,11 +285,13 @@ class _Walk:
         if VENV_MARK in names and relative:
             self._count("virtual environments")
             return
+        self.folders.append(relative)
         for entry in entries:
+            self._check()
             self._entry(entry, f"{relative}/{entry.name}" if relative else entry.name, rules)
 
     def _read_rules(self, relative: str) -> bytes:
-        path = self.absolute(f"{relative}/{ignore.FILE_NAME}" if relative else ignore.FILE_NAME)
+        path = self._absolute(f"{relative}/{ignore.FILE_NAME}" if relative else ignore.FILE_NAME)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -255,15 +328,14 @@ class _Walk:
                 self._folders.append((relative, rules))
 
     def _note(self, relative: str, status: os.stat_result) -> None:
-        path = self.absolute(relative)
+        path = self._absolute(relative)
         if not stat.S_ISREG(status.st_mode):
-            self._skipped.add(path, skips.NOT_A_FILE, "is not a regular file")
+            self.skipped.add(path, skips.NOT_A_FILE, "is not a regular file")
         elif status.st_size > self._limits.file_bytes_max:
             limit = f"limit {self._limits.file_bytes_max} (config: generation_builder.file_bytes_max)"
-            self._skipped.add(path, skips.TOO_LARGE, f"{status.st_size} bytes, {limit}")
-        elif len(self.notes) >= self._room:
-            limit = f"limit {self._limits.files_max} (config: generation_builder.files_max)"
-            self._skipped.add(path, skips.TOO_MANY, f"the sources hold more notes than that, {limit}")
+            self.skipped.add(path, skips.TOO_LARGE, f"{status.st_size} bytes, {limit}")
+        elif len(self.notes) >= self._limits.files_max:
+            _add_too_many(self.skipped, path, self._limits)
         elif self._has_name(relative):
             self._seen.add((status.st_dev, status.st_ino))
             mode = stat.S_IMODE(status.st_mode)
@@ -271,7 +343,7 @@ class _Walk:
 
     def _follow(self, relative: str, rules: ignore.Rules | None) -> None:
         """Index what a symlink leads to, when it stays in the root and is not known by another path."""
-        path = self.absolute(relative)
+        path = self._absolute(relative)
         wanted = self._is_note(relative)
         try:
             real = os.path.realpath(path, strict=True)
@@ -279,13 +351,13 @@ class _Walk:
         except OSError as error:
             loop = error.errno == errno.ELOOP
             if loop or wanted:
-                self._skipped.add(path, skips.LINK_LOOP if loop else skips.LINK_DANGLING, str(error.strerror))
+                self.skipped.add(path, skips.LINK_LOOP if loop else skips.LINK_DANGLING, str(error.strerror))
             return
         folder = stat.S_ISDIR(status.st_mode)
         if not (folder or wanted) or self._is_ignored(relative, rules, folder=folder):
             return
         if not _with_slash(real).startswith(self._real_root):
-            self._skipped.add(path, skips.LINK_OUTSIDE, f"leads to {skips.printable(real)}, outside of the source")
+            self.skipped.add(path, skips.LINK_OUTSIDE, f"leads to {skips.printable(real)}, outside of the source")
         elif not self._first_visit(status, remember=folder):
             self._count("symlinks to what is indexed already")
         elif folder:
@@ -315,7 +387,7 @@ class _Walk:
         """Refuse a name that cannot be written down: neither a client nor the index could hold it."""
         if skips.printable(relative) == relative:
             return True
-        self._skipped.add(self.absolute(relative), skips.BAD_NAME, "its name is not UTF-8")
+        self.skipped.add(self._absolute(relative), skips.BAD_NAME, "its name is not UTF-8")
         return False
 
     def _cannot_read(self, relative: str, error: OSError) -> None:
@@ -323,7 +395,7 @@ class _Walk:
         self.unreadable.append((relative, reason, str(error.strerror)))
 
     def _count(self, what: str) -> None:
-        self._skipped.count(self.source.path, what)
+        self.skipped.count(self.source.path, what)
 
 
 def _with_slash(path: str) -> str:

@@ -25,7 +25,10 @@ BAD_NAME = "name_not_utf8"
 LINK_OUTSIDE = "symlink_outside"
 LINK_DANGLING = "symlink_dangling"
 LINK_LOOP = "symlink_loop"
+DEFERRED = "waits"  # too large for a delta: the next generation reads it, what was indexed of it before is kept
 # Reasons of whole roots.
+HANGS = "does_not_answer"  # its file system: kept as it was, and looked at again when it answers
+WALKING = "not_walked_yet"  # its first walk takes long: kept as it was until then
 VANISHED = "vanished"
 NOT_A_FOLDER = "not_a_folder"
 EMPTIED = "emptied"
@@ -56,6 +59,14 @@ class SkipList:
                 self._more += int(skip.detail.split()[0])
             else:
                 self.add(skip.path, skip.reason, skip.detail)
+
+    def take_in(self, other: "SkipList") -> None:
+        """List and count what another list holds."""
+        for skip in other._listed:
+            self.add(skip.path, skip.reason, skip.detail)
+        self._more += other._more
+        for root, counted in other._routine.items():
+            self._routine.setdefault(root, Counter()).update(counted)
 
     def count(self, root: str, what: str) -> None:
         """Count something that everybody expects to be left out."""

@@ -3,9 +3,10 @@
 There may be two of them at a time. One holds the lock of the index folder, makes the deltas, publishes, recovers and
 retires; the other (`rebuilding`) makes a full generation and nothing else, in a folder that nobody else touches.
 
-Three lanes, so that looking never waits for building or verifying: `build` changes the index folder, `look` walks the
-sources, `verify` reads what is sealed, byte by byte. Between two messages the only state is the draft under way, and it
-is worthless: whatever goes wrong, the draft is dropped, and the generation that is current stays as it is.
+Four lanes, so that looking never waits for building or verifying: `build` changes the index folder, `look` only reads
+it, `walk` looks at the sources, which may hang, `verify` reads what is sealed, byte by byte. Between two messages the
+only state that counts is the draft under way, and it is worthless: whatever goes wrong, the draft is dropped, and the
+generation that is current stays as it is.
 """
 
 import os
@@ -22,14 +23,16 @@ from actors import generation as generations
 from actors.child import CallContext, serve
 from actors.errors import BuildFailed, BulkheadError, Interrupted
 from actors.frames import Setup
-from actors.generation import Manifest
+from actors.generation import Manifest, SourceState
 from actors.generation_builder import model_change, shelf, store
 from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.draft import Draft
 from actors.generation_builder.faults import storage_errors
 from actors.generation_builder.index_lock import IndexLock
+from actors.generation_builder.patience import Patience
+from actors.generation_builder.roots import Roots
 from actors.generation_builder.sampling import take_sample
-from actors.generation_builder.scan import Scan, ScanLimits, scan_sources
+from actors.generation_builder.scan import Scan, scan_limits
 from actors.generation_builder.scan_report import FileRetries, report
 from actors.generation_builder.scrub import Scrub
 from actors.generation_builder.view_items import ViewItems
@@ -68,8 +71,10 @@ from actors.messages import (
 )
 from actors.settings import RoomSetup
 
-BUILD, LOOK, VERIFY = "build", "look", "verify"
+BUILD, LOOK, WALK, VERIFY = "build", "look", "walk", "verify"
 NICE_VERIFY = 19
+# How long a scan waits for walks that get on: a tree that takes longer is told when it is done.
+WALK_S = 2.0
 
 Looking = ScanSources | ProbeIndex | VerifyGeneration | SampleView | ScrubSlice | CountInView | FindInView
 
@@ -80,7 +85,7 @@ class GenerationBuilderRoom:
     work: object = GenerationBuilderWork
     lanes: Mapping[type[Message], str] = {
         RecoverIndex: BUILD,
-        ScanSources: LOOK,
+        ScanSources: WALK,
         BeginBuild: BUILD,
         BeginDelta: BUILD,
         StageEvents: BUILD,
@@ -112,17 +117,14 @@ class GenerationBuilderRoom:
         self._lock = IndexLock(self._index)
         self._draft: Draft | None = None
         self._scanned: Scan | None = None  # the last one, for a delta of the same digest
-        self._retries = FileRetries()
+        self._retries = FileRetries(Patience(limits.root_hang_ms / 1000))
         self._scrub = Scrub(self._index)
         self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
         self._exact_values_max = limits.exact_values_max
-        self._scan_limits = ScanLimits(
-            limits.suffixes,
-            limits.file_bytes_max,
-            limits.files_max,
-            limits.chunk_tokens,
-            limits.chunk_tokens_max,
-        )
+        self._roots = Roots(scan_limits(limits), hang_s=limits.root_hang_ms / 1000)
+        self._patience = Patience(limits.root_hang_ms / 1000)
+        # A generation is made in a process that has walked nothing yet, so it waits for long walks too.
+        self._build_walk_s = limits.step_deadline_ms / 1000 / 2
         # Before LanceDB is imported and starts threads: the environment must not change under them.
         self._scratch = generations.scratch_path(self._index, delta=not self._rebuilding)
         os.environ["TMPDIR"] = str(self._scratch)
@@ -188,7 +190,7 @@ class GenerationBuilderRoom:
         """Read and change nothing."""
         match message:
             case ScanSources():
-                return self._scan_sources(message.sources, call)
+                return self._scan_sources(message, call)
             case VerifyGeneration():
                 return self._verify(message, call)
             case SampleView():
@@ -203,21 +205,25 @@ class GenerationBuilderRoom:
                 shelf.probe(self._index, message.generation, message.delta)
                 return Done()
 
-    def _scan_sources(self, sources: list[SourceRoot], call: CallContext) -> ScanResult:
+    def _scan_sources(self, message: ScanSources, call: CallContext) -> ScanResult:
         manifest = shelf.current_manifest(self._index)
-        scan = self._scanned = self._scan(sources, manifest, call)
+        known = _known(manifest)
+        scan = self._roots.scan(message.sources, known, only=message.only, patience_s=WALK_S, check=call.check)
+        self._scanned = scan
         return report(scan, manifest, self._retries, time.monotonic())
 
     def _scan_known(self, sources: list[SourceRoot], call: CallContext) -> Scan:
         """Return the last scan, or that of now when these roots were not scanned yet in this process."""
         scan = self._scanned
         if scan is None or [root.source for root in scan.roots] != sources:
-            scan = self._scanned = self._scan(sources, shelf.current_manifest(self._index), call)
+            manifest = shelf.current_manifest(self._index)
+            scan = self._scanned = self._scan(sources, manifest, call, patience_s=WALK_S)
         return scan
 
-    def _scan(self, sources: list[SourceRoot], manifest: Manifest | None, call: CallContext) -> Scan:
-        known = {} if manifest is None else {state.source_id: state for state in manifest.sources}
-        return scan_sources(sources, self._scan_limits, known, call.check)
+    def _scan(
+        self, sources: list[SourceRoot], manifest: Manifest | None, call: CallContext, *, patience_s: float
+    ) -> Scan:
+        return self._roots.scan(sources, _known(manifest), patience_s=patience_s, check=call.check)
 
     def _verify(self, message: VerifyGeneration, call: CallContext) -> GenerationRef:
         folder = generations.generation_path(self._index, message.generation)
@@ -238,8 +244,8 @@ class GenerationBuilderRoom:
         self._drop_draft()
         self._hold_lock()
         manifest = None if message.previous is None else _manifest_of(message.previous)
-        scan = self._scan(message.sources, manifest, call)
-        self._draft = Draft(self._index, message, scan, self._chunks, self._exact_values_max, scratch=self._scratch)
+        scan = self._scan(message.sources, manifest, call, patience_s=self._build_walk_s)
+        self._draft = self._begin_draft(message, scan)
         with self._ends_build(self._draft):
             self._draft.borrow_vectors(call)
         return Done()
@@ -250,10 +256,8 @@ class GenerationBuilderRoom:
         manifest = _manifest_of(message.base if message.before is None else message.before)
         scan = self._scanned
         if scan is None or scan.digest != message.covers.sources_digest:
-            scan = self._scanned = self._scan(message.sources, manifest, call)
-        self._draft = Draft(
-            self._index, message, scan, self._chunks, self._exact_values_max, scratch=self._scratch, known=manifest
-        )
+            scan = self._scanned = self._scan(message.sources, manifest, call, patience_s=WALK_S)
+        self._draft = self._begin_draft(message, scan, known=manifest)
         with self._ends_build(self._draft):
             self._draft.borrow_vectors(call)
             return self._draft.hand_over(call)
@@ -289,6 +293,18 @@ class GenerationBuilderRoom:
                 raise TypeError(f"the builder's worker does not take {type(message).__name__}")
         return Done()
 
+    def _begin_draft(self, begin: BeginBuild | BeginDelta, scan: Scan, *, known: Manifest | None = None) -> Draft:
+        return Draft(
+            self._index,
+            begin,
+            scan,
+            self._chunks,
+            self._exact_values_max,
+            scratch=self._scratch,
+            known=known,
+            patience=self._patience,
+        )
+
     @contextmanager
     def _ends_build(self, draft: Draft) -> Iterator[None]:
         """Drop the draft on any error of the house, at once: a full disk is relieved before the next thing is tried."""
@@ -320,6 +336,10 @@ class GenerationBuilderRoom:
             return  # its folder is its own: the number is given to nobody else
         with storage_errors("taking the lock of the index folder"):
             self._lock.hold()
+
+
+def _known(manifest: Manifest | None) -> dict[str, SourceState]:
+    return {} if manifest is None else {state.source_id: state for state in manifest.sources}
 
 
 def _manifest_of(view: GenerationRef) -> Manifest | None:

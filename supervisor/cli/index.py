@@ -160,6 +160,12 @@ class _Bar:
             self._bar = None
 
 
+def _source_row(source: dict[str, object]) -> tuple[object, ...]:
+    reason = member(source, "held", "detail") if source.get("held") is not None else source.get("reason")
+    followed = str(source.get("watching")) + (f": {reason}" if reason is not None else "")
+    return source.get("name"), source.get("path"), source.get("files"), followed
+
+
 def _print(status: object, build: int | None, sources: list[dict[str, object]]) -> None:
     if build is not None:
         say(f"build {build}")
@@ -169,7 +175,13 @@ def _print(status: object, build: int | None, sources: list[dict[str, object]]) 
         say(table(items, ("items", "accepted", "found by words", "by meaning", "pending", "failed")))
     if sources:
         say()
-        say(table([(source.get("name"), source.get("path")) for source in sources], ("source", "folder")))
+        say(
+            table(
+                [_source_row(source) for source in sources],
+                ("source", "folder", "notes", "followed by"),
+                (None, None, None, 60),
+            )
+        )
     left_out = members(status, "skipped") + members(status, "held") + members(status, "suspects")
     if left_out:
         say()

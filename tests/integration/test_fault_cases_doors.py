@@ -98,7 +98,7 @@ async def test_t1_a_cold_start_answers_initialize_and_lists_its_tools_before_any
         )
         tools = await client.call("tools/list")
         took_s = time.monotonic() - began
-        assert hello["serverInfo"]["name"] == "bulkhead" and len(tools["tools"]) == 4
+        assert hello["serverInfo"]["name"] == "bulkhead" and len(tools["tools"]) == 5
         assert took_s < COLD_S
         print(f"initialize and tools/list after {took_s * 1000:.0f} ms")
     await Daemon(data, config).stop()

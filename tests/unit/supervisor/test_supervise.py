@@ -15,7 +15,7 @@ from actors.actor import House
 from actors.errors import ActorUnavailable, BulkheadError, Quarantined, ShuttingDown, StoreBroken
 from actors.mailbox import Mailbox, deadline_after
 from actors.messages import GetEvent, Row
-from actors.worker import WorkerDied
+from actors.worker import WorkerDied, WorkerSpec
 from supervisor.lifecycle import State
 from supervisor.supervise import STUCK_MS, ActorSpec, Supervisor, assert_acyclic, first_leaf
 
@@ -438,8 +438,12 @@ async def test_who_has_a_message_in_hand_for_too_long_is_stuck(autojump_clock: t
 class Overdue:
     """A worker that is found overdue at the next look."""
 
-    def watch(self, now_ns: int, elapsed_ms: float) -> str:
-        return "silent for 2000 ms"
+    def __init__(self, name: str) -> None:
+        self.spec = WorkerSpec(name=name, module="", settings=msgspec.Raw(b""))
+        self.is_overdue = True
+
+    def watch(self, now_ns: int, elapsed_ms: float) -> str | None:
+        return "silent for 2000 ms" if self.is_overdue else None
 
 
 @pytest.mark.parametrize(("outlives", "state"), [(False, State.WEDGED), (True, State.READY)])
@@ -452,7 +456,24 @@ async def test_an_actor_that_outlives_its_workers_is_not_wedged_with_the_last_of
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         await supervisor.wait_state("searcher", State.READY)
-        supervisor.children["searcher"].workers.append(Overdue())  # type: ignore[arg-type]
+        supervisor.children["searcher"].workers.append(Overdue("searcher"))  # type: ignore[arg-type]
         supervisor.watch(0, 50.0)
         assert supervisor.children["searcher"].state is state
+        nursery.cancel_scope.cancel("the test is over")
+
+
+@pytest.mark.parametrize(("overdue", "state"), [("builder", State.WEDGED), ("watcher", State.READY)])
+async def test_an_actor_is_wedged_with_the_worker_of_its_name_not_with_those_beside_it(
+    autojump_clock: trio.testing.MockClock, overdue: str, state: State
+) -> None:
+    supervisor = Supervisor([fake("builder")])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        await supervisor.wait_state("builder", State.READY)
+        workers = [Overdue("builder"), Overdue("watcher")]
+        supervisor.children["builder"].workers.extend(workers)  # type: ignore[arg-type]
+        for worker in workers:
+            worker.is_overdue = worker.spec.name == overdue
+        supervisor.watch(0, 50.0)
+        assert supervisor.children["builder"].state is state
         nursery.cancel_scope.cancel("the test is over")
