@@ -123,7 +123,7 @@ async def run(given: Run) -> Verdict:
     with endpoint(dimensions) as port:
         async with staged(given, NAME, config=config(port, "first", dimensions), load=LOAD) as stage:
             oracle = Oracle(stage)
-            await oracle.fill(given.size(60, 300, 17_395))
+            await oracle.fill(given.size(60, 150, 17_395))
             await stage.until(
                 lambda s: serves(s, "first") and embedded(s, len(oracle.texts)), patience_s, "index.status"
             )
@@ -133,7 +133,7 @@ async def run(given: Run) -> Verdict:
                 changes = [("second", dimensions), ("third", dimensions // 2)]
                 stage.facts["changes"] = [
                     await change(stage, oracle, port, model=model, dimensions=size, patience_s=patience_s)
-                    for model, size in changes[: given.size(1, 2, 2)]
+                    for model, size in changes[: given.size(1, 1, 2)]
                 ]
                 nursery.cancel_scope.cancel("every change was made")
             judge(stage, oracle)

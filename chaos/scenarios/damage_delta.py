@@ -80,7 +80,7 @@ async def deltas_stopped(given: Run) -> Verdict:
         copy = await trio.to_thread.run_sync(Copy, stage.data)
         outcomes: dict[str, Any] = {}
         harms = folder_harms()
-        for harm in spread_harms(harms, given.size(3, 12, len(harms))):
+        for harm in spread_harms(harms, given.size(3, 5, len(harms))):
             await trio.to_thread.run_sync(copy.restore)
             outcomes[harm.name] = await one_delta(stage, book, harm, shelf)
             await stop(stage)
@@ -152,7 +152,7 @@ async def deltas_running(given: Run) -> Verdict:
         book, _ = await published(stage)
         outcomes: dict[str, Any] = {}
         harms = folder_harms()
-        for harm in spread_harms(harms, given.size(2, 8, len(harms))):
+        for harm in spread_harms(harms, given.size(2, 4, len(harms))):
             outcomes[harm.name] = await one_running(stage, book, harm)
         stage.facts["outcomes"] = outcomes
     return stage.verdict()
@@ -209,7 +209,7 @@ async def current(given: Run) -> Verdict:
         copy = await trio.to_thread.run_sync(Copy, stage.data)
         contents = list(pointers(shelf.generation, shelf.delta, before=shelf.before, gone=shelf.older_delta))
         outcomes: dict[str, Any] = {}
-        for pointing in spread_pointers(contents, given.size(3, 8, len(contents))):
+        for pointing in spread_pointers(contents, given.size(3, 4, len(contents))):
             await trio.to_thread.run_sync(copy.restore)
             outcomes[pointing.name] = await one_pointer(stage, book, pointing)
             await stop(stage)
@@ -249,7 +249,7 @@ async def previous(given: Run) -> Verdict:
         copy = await trio.to_thread.run_sync(Copy, stage.data)
         outcomes: dict[str, Any] = {}
         harms = [harm for harm in folder_harms() if not harm.name.startswith("MASK")]
-        for harm in spread_harms(harms, given.size(2, 8, len(harms))):
+        for harm in spread_harms(harms, given.size(2, 4, len(harms))):
             await trio.to_thread.run_sync(copy.restore)
             outcomes[harm.name] = await one_previous(stage, book, harm, shelf)
             await stop(stage)

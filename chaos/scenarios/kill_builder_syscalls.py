@@ -19,7 +19,7 @@ from actors import generation as generations
 from actors.errors import GenerationSuspect
 from chaos.clock import NoShim
 from chaos.daemon import kill
-from chaos.scenario import TIERS, Run, Scenario, Verdict
+from chaos.scenario import Run, Scenario, Verdict
 from chaos.stage import Load, Stage, at_rest, staged
 from chaos.syscalls import KINDS, SyscallKiller
 
@@ -51,7 +51,7 @@ async def at_calls(given: Run) -> Verdict:
     async with staged(given, NAME, load=LOAD, files=3, config=CONFIG) as stage:
         await stage.until(lambda s: s["generation"] and s["rows"]["documents"], BUILD_S, "index.status")
         cases = await counted(stage, killer)
-        chosen = [pick(stage, cases) for _ in range(given.size(3, 14, 500))]
+        chosen = [pick(stage, cases) for _ in range(given.size(3, 6, 500))]
         met = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch_current, stage)
@@ -73,7 +73,7 @@ async def at_random(given: Run) -> Verdict:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch_current, stage)
             with stage.window("kills"):
-                for number in range(given.size(2, 8, 250)):
+                for number in range(given.size(2, 5, 250)):
                     process = REBUILDER if number % 3 == 2 else FRONT
                     pid = await working(stage, process)
                     await trio.sleep(stage.rng.random() * 2.0)
@@ -212,7 +212,7 @@ SCENARIOS = (
         NAME,
         "SIGKILL the builder's processes at the n-th call of each kind on files",
         at_calls,
-        tiers=TIERS,
+        tiers=("ci", "soak"),
         faults=("SIGKILL at a system call × builder",),
         watchdog_s=7200.0,
     ),
