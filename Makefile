@@ -18,8 +18,8 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+unit: $(VENV)/.installed-dev ## all tests: those with a daemon one after the other, beside all others
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `make chaos` runs them all
 	$(BIN)/python -m chaos all --tier smoke

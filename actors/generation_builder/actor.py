@@ -148,17 +148,6 @@ class GenerationBuilder:
         """Wire the tasks together and let them run."""
         wishes = Wishes(desk, owed=owed)
         publisher = Publisher(desk, wishes, succession)
-        lookout = Lookout(desk, wishes, publisher, watcher=self._watcher)
-        deltas = Deltas(desk, wishes, publisher, lookout, highest=deltas_highest)
-        rebuilds = Rebuilds(
-            desk,
-            wishes,
-            publisher=publisher,
-            lookout=lookout,
-            deltas=deltas,
-            succession=succession,
-            worker=self._rebuilder,
-        )
         embed = EmbedBehind(
             self.house,
             spec=self._embedder,
@@ -168,6 +157,17 @@ class GenerationBuilder:
             searching=self._searching,
             wish=wishes.force,
             wish_delta=wishes.want_delta,
+        )
+        lookout = Lookout(desk, wishes, publisher, watcher=self._watcher, moved=embed.hint)
+        deltas = Deltas(desk, wishes, publisher, lookout, highest=deltas_highest)
+        rebuilds = Rebuilds(
+            desk,
+            wishes,
+            publisher=publisher,
+            lookout=lookout,
+            deltas=deltas,
+            succession=succession,
+            worker=self._rebuilder,
         )
         verifier, scrubber = Verifier(desk, publisher), Scrubber(desk, publisher, self._searching)
         commands = Commands(

@@ -6,6 +6,7 @@ what was seen is decided by deltas.py and rebuilding.py, which are woken after e
 """
 
 import time
+from collections.abc import Callable
 
 import trio
 
@@ -33,13 +34,19 @@ from actors.worker import WorkerSpec
 
 
 class Lookout:
-    """Looks, again and again. `watch`, a task of its own, says which source roots are to be walked."""
+    """Looks, again and again, and calls `moved` when the truth has moved, for a hint that tells so may be lost.
 
-    def __init__(self, desk: Desk, wishes: Wishes, publisher: Publisher, *, watcher: WorkerSpec) -> None:
+    `watch`, a task of its own, says which source roots are to be walked.
+    """
+
+    def __init__(
+        self, desk: Desk, wishes: Wishes, publisher: Publisher, *, watcher: WorkerSpec, moved: Callable[[], None]
+    ) -> None:
         self.watch = SourceWatch(desk.house, spec=watcher, limits=desk.limits, board=desk.board, hint=self.hint)
         self._desk = desk
         self._wishes = wishes
         self._publisher = publisher
+        self._moved = moved
         self._hints = trio.Event()
         self._rescan = False  # what is told of the last scan is out of date, though no root has changed
 
@@ -87,6 +94,7 @@ class Lookout:
         if latest != truth.latest:
             truth.latest, truth.moved_at = latest, time.monotonic()
             self._wishes.moved(latest)
+            self._moved()
         gaps = decode_gaps(str(transcript.values.get("gaps") or ""))
         self._desk.post(event_seq=event_seq, core_seq=core_seq, event_gaps=gaps)
         await self._probe()

@@ -18,6 +18,7 @@ from tests.integration.conftest import Serve, embedding_by, running
 from tests.unit.actors.embedding.fake_endpoint import Answer, FakeEndpoint, refused, vectors
 
 CORPORA = ("events", "units", "documents")
+PACE_S = 0.05  # between two changes: each text is embedded by a call of its own, and all must be through at the end
 LOAD_S = 12.0
 SEED = 20_261_201
 
@@ -62,6 +63,7 @@ async def change(daemon: Daemon, truth: Truth, rng: random.Random) -> None:
                 while trio.current_time() < ends:
                     await step(client, truth, rng, number)
                     number += 1
+                    await trio.sleep(PACE_S)
         except (OSError, Disconnected, RpcError):
             await trio.sleep(0.05)
     truth.settled.set()
