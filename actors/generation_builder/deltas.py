@@ -17,7 +17,7 @@ from actors.generation_builder.steps import Steps
 from actors.generation_builder.wishes import Wishes
 from actors.messages import AbandonBuild, Covers, Done, GenerationRef
 
-RETRY_S_MAX = 300.0
+RETRY_S_MAX = 30.0
 WAITING_MAX = 30
 HARD_FACTOR = 4  # a delta that would be so many times its share is not made
 

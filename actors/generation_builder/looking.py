@@ -48,6 +48,7 @@ class Lookout:
         self._publisher = publisher
         self._moved = moved
         self._hints = trio.Event()
+        self._looking = trio.Lock()  # of two looks the later one tells the later truth
         self._rescan = False  # what is told of the last scan is out of date, though no root has changed
 
     def hint(self) -> None:
@@ -80,6 +81,10 @@ class Lookout:
 
     async def look(self) -> Covers:
         """Look once and return how far the truth is. Raises GenerationSuspect when what serves is not there."""
+        async with self._looking:
+            return await self._look()
+
+    async def _look(self) -> Covers:
         deadline_ns = deadline_after(SHORT_S)
         house, truth = self._desk.house, self._desk.truth
         transcript = await house.ask("transcript_appender", TranscriptStatus(), Statistics, deadline_ns=deadline_ns)
