@@ -18,7 +18,7 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed-dev ## all tests: those with a daemon one after the other, beside all others
+unit: $(VENV)/.installed-dev ## all tests, two at a time, handed out one by one in their order
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `make chaos` runs them all

@@ -165,6 +165,11 @@ def look_at_current(index: Path) -> str | None:
     pointer = generation.read_current(index)
     if pointer is None:
         return "CURRENT cannot be read"
+    return unsound(index, pointer)
+
+
+def unsound(index: Path, pointer: generation.Pointer) -> str | None:
+    """Say what is wrong with the view that a pointer names, None when nothing is."""
     try:
         generation.verify_shape(generation.generation_path(index, pointer.generation))
         if pointer.delta is not None:

@@ -16,9 +16,9 @@ from typing import Any
 import trio
 
 from actors import generation as generations
-from actors.errors import GenerationSuspect
 from chaos.clock import NoShim
 from chaos.daemon import kill
+from chaos.observer import unsound
 from chaos.scenario import Run, Scenario, Verdict
 from chaos.stage import Load, Stage, at_rest, staged
 from chaos.syscalls import KINDS, SyscallKiller
@@ -172,14 +172,8 @@ def look_at_current(stage: Stage) -> str | None:
     pointer = generations.read_current(index)
     if pointer is None:
         return "I9: CURRENT is missing, or not readable as a pointer"
-    try:
-        generations.verify_shape(generations.generation_path(index, pointer.generation))
-        if pointer.delta is not None:
-            generations.verify_shape(generations.delta_path(index, pointer.generation, pointer.delta))
-    except GenerationSuspect as error:
-        if generations.read_current(index) == pointer:
-            return f"I9: CURRENT names {pointer}, which is not whole: {error}"
-    return None
+    wrong = unsound(index, pointer)
+    return f"I9: {wrong}" if wrong is not None and generations.read_current(index) == pointer else None
 
 
 async def judge(stage: Stage) -> None:
