@@ -18,8 +18,8 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed-dev ## all tests, two at a time, handed out one by one in their order
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+unit: $(VENV)/.installed-dev ## all tests, two at a time; a worker that dies takes one test along, no more
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `make chaos` runs them all
 	$(BIN)/python -m chaos all --tier smoke

@@ -53,9 +53,30 @@ class Board(Generic[Notice]):
         self._changed.set()
         self._changed = trio.Event()
 
+    @property
+    def change(self) -> trio.Event:
+        """The next post, for those who wait for it in a task of its own: taken at the look, it misses nothing."""
+        return self._changed
+
     async def wait_changed(self) -> None:
-        """Wait for the next post."""
+        """Wait for the next post. Call it right after the look, with nothing awaited in between."""
         await self._changed.wait()
+
+
+async def wait_any(*events: trio.Event) -> None:
+    """Wait until one of these is set.
+
+    They are events and not functions that wait for one: a task begins to wait a moment after it was started, and what
+    is replaced when it is set (`Board.change`) would be looked up too late then.
+    """
+    async with trio.open_nursery() as nursery:
+
+        async def end_with(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel("one is set")
+
+        for event in events:
+            nursery.start_soon(end_with, event)
 
 
 class House:

@@ -62,9 +62,10 @@ class Ahead:
             return False
         return serving.identity == notice.identity and not notice.paused and not notice.no_room
 
-    async def wait_hint(self) -> None:
-        """Wait for the next hint."""
-        await self._next_hint.wait()
+    @property
+    def next_hint(self) -> trio.Event:
+        """The next hint; taken when `due` has said no, it misses none."""
+        return self._next_hint
 
     async def pages(self, covers: Covers) -> list[NewRows]:
         """Return what came since the last time and is not covered by the view that serves.

@@ -15,14 +15,15 @@ has it again. Searches go first: see `giving_way.py`.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 import trio
 
-from actors.actor import Board, House
+from actors.actor import Board, House, wait_any
 from actors.errors import BulkheadError, EmbeddingUnavailable
 from actors.generation_builder.ahead import Ahead, NewRows
+from actors.generation_builder.desk import LOOK_EVERY_S
 from actors.generation_builder.giving_way import GivingWay
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.succession import ALL_TRIED, NEW_VECTORS
@@ -122,15 +123,9 @@ class EmbedBehind:
         return self._ahead.due(self._board.notice) or self._target() is not None
 
     async def _wait_news(self) -> None:
-        """Wait until something may have changed that work follows from."""
-        async with trio.open_nursery() as nursery:
-
-            async def end_with(wait: Callable[[], Awaitable[None]]) -> None:
-                await wait()
-                nursery.cancel_scope.cancel("there is news")
-
-            nursery.start_soon(end_with, self._board.wait_changed)
-            nursery.start_soon(end_with, self._ahead.wait_hint)
+        """Wait until something may have changed that work follows from. Call it right after the look."""
+        with trio.move_on_after(LOOK_EVERY_S):
+            await wait_any(self._board.change, self._ahead.next_hint)
 
     def _target(self) -> "_Target | None":
         """Return whose list is to be worked through; None when there is nothing to do."""

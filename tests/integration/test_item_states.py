@@ -172,7 +172,7 @@ async def agree(client: Client, truth: Truth) -> None:
             and s["items"]["stale"] is None
             and not any(s["items"][corpus][way]["pending"] for corpus in CORPORA for way in ("words", "meaning"))
         ),
-        120,
+        60,  # with the load before it within the time of a test
         method="index.status",
     )
     items = status["items"]
