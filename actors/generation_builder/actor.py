@@ -253,7 +253,7 @@ class Commands:
             case VerifyIndex():
                 return await self._verifier.verify(envelope.deadline_ns)
             case RollbackIndex():
-                return await self._publisher.roll_back(message.generation)
+                return await self._publisher.roll_back(message.generation, self._rebuilds.make_way)
             case ReportSuspect():
                 return await self._verifier.look_into(message)
             case CountItems():

@@ -91,8 +91,14 @@ class Deltas:
                 with contextlib.suppress(BulkheadError):  # what came since the last look belongs into it as well
                     await self._lookout.look()
                 steps.begin(_expected(serving, self._desk.truth.latest))
-                view = await self.build(base, before=serving, work=self._desk.work, step=steps.enter)
-                await publisher.prepare(view, steps.enter)
+                with publisher.giving_way() as scope:
+                    view = await self.build(base, before=serving, work=self._desk.work, step=steps.enter)
+                    await publisher.prepare(view, steps.enter)
+                if scope.cancelled_caught:
+                    await abandon(self._desk.work)
+                    publisher.retire_again()
+                    self._wishes.want_delta()
+                    return
                 await publisher.publish(view, steps.enter, base=base, previous=self._desk.notice.previous)
         except TooMuchForDelta as error:
             self._wishes.force(f"too much for a delta: {error}")

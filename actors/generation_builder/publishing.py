@@ -3,17 +3,17 @@
 Publication is the flip of a pointer, after the spare searcher has opened what it will point at. `lock` is held from the
 look that a view covers until it is published, and while anything is deleted: so nothing is deleted between its seal and
 its publication, and of two views the later one is published last. Nobody else waits for it: searches go on, and the
-truth knows nothing of it.
+truth knows nothing of it. A rollback waits for no delta either: the one under way gives way to it.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 import trio
 
-from actors.errors import BuildFailed, BulkheadError, GenerationSuspect, InvalidParams
+from actors.errors import BulkheadError, GenerationSuspect, InvalidParams
 from actors.generation_builder.building import Step
 from actors.generation_builder.desk import LOOK_EVERY_S, SHORT_S, Desk
 from actors.generation_builder.steps import Steps
@@ -38,6 +38,7 @@ from actors.messages import (
 )
 
 PREPARE_S = 120.0
+ROLLBACK = "an earlier generation is to serve"
 
 
 class Publisher:
@@ -51,6 +52,8 @@ class Publisher:
         self.deltas_waiting = 0  # made since the last time that old ones were deleted
         self._retired: tuple[GenerationRef | None, ...] | None = None  # what was kept when nothing was left to delete
         self._pinned: list[GenerationRef] = []
+        self._rollbacks = 0  # under way
+        self._unfinished: trio.CancelScope | None = None  # what gives way to them
 
     @contextlib.contextmanager
     def pinned(self, view: GenerationRef) -> Iterator[None]:
@@ -61,6 +64,22 @@ class Publisher:
         finally:
             self._pinned.remove(view)
             self.retire_again()
+
+    @property
+    def rolling_back(self) -> bool:
+        """Say whether a rollback is under way, during which nothing is begun that would have to wait for it."""
+        return self._rollbacks > 0
+
+    @contextlib.contextmanager
+    def giving_way(self) -> Iterator[trio.CancelScope]:
+        """Do what a rollback may end, and not wait for, in here; the scope says whether one did. The lock must be held."""
+        with trio.CancelScope() as self._unfinished:
+            if self.rolling_back:
+                self._unfinished.cancel(ROLLBACK)
+            try:
+                yield self._unfinished
+            finally:
+                self._unfinished = None
 
     # ------------------------------------------------------------ forward
 
@@ -112,46 +131,65 @@ class Publisher:
 
     # ------------------------------------------------------------ back
 
-    async def roll_back(self, wanted: int | None) -> Row:
-        """Serve an earlier generation again; none is built by itself until the truth moves."""
-        notice = self._desk.notice
-        place = self._place_of(wanted)
-        earlier = notice.previous[place]
+    async def roll_back(self, wanted: int | None, end_builds: Callable[[], Awaitable[list[int]]]) -> Row:
+        """Serve an earlier generation again; none is built by itself until the truth moves.
+
+        What is under way would only be in the way: a delta is ended, and `end_builds` ends the builds of generations and
+        returns their numbers. Raises InvalidParams when nothing earlier is kept, GenerationSuspect when it is damaged.
+        """
+        generation = self._kept(wanted).generation
+        with self._first():
+            # Here and not by the searcher alone: it may still have it open, and then looks at no byte of it.
+            await self._desk.work(VerifyGeneration(generation=generation), GenerationRef)
+            cancelled = await end_builds()
+            before = self._desk.notice.serving
+            await self._serve_again(generation)
+        self._wishes.paused_at = self._desk.truth.latest
+        self._desk.post(paused=True)
+        rolled_back_from = None if before is None else before.generation
+        return as_row({"generation": generation, "rolled_back_from": rolled_back_from, "cancelled": cancelled})
+
+    @contextlib.contextmanager
+    def _first(self) -> Iterator[None]:
+        """End what gives way, and keep anything more of it from beginning."""
+        self._rollbacks += 1
+        if self._unfinished is not None:
+            self._unfinished.cancel(ROLLBACK)
+        try:
+            yield
+        finally:
+            self._rollbacks -= 1
+
+    async def _serve_again(self, generation: int) -> None:
+        earlier, notice = self._kept(generation), self._desk.notice
+        behind_it = notice.previous[notice.previous.index(earlier) + 1 :]
         steps = Steps(self._desk, "building")
-        # Here and not by the searcher alone: it may still have it open, and then looks at no byte of it.
-        await self._desk.work(VerifyGeneration(generation=earlier.generation), GenerationRef)
         try:
             await self.prepare(earlier, steps.enter)
             self._desk.post(successor=None, declined=self._succession.declined_by(earlier))
             await self.keep_model_change()  # first: else a kill right after the flip would undo it by and by
             async with self.lock:
-                await self.publish(earlier, steps.enter, base=earlier, previous=notice.previous[place + 1 :])
+                await self.publish(earlier, steps.enter, base=earlier, previous=behind_it)
         except BulkheadError:
             self._desk.post(declined=notice.declined)
             await self.keep_model_change()
             raise
         finally:
             steps.end()
-        self._wishes.paused_at = self._desk.truth.latest
-        self._desk.post(paused=True)
-        before = None if notice.serving is None else notice.serving.generation
-        return as_row({"generation": earlier.generation, "rolled_back_from": before})
 
-    def _place_of(self, wanted: int | None) -> int:
-        """Return which of the previous generations is meant; raise InvalidParams or BuildFailed when none may be."""
-        notice = self._desk.notice
-        if not notice.previous:
+    def _kept(self, wanted: int | None) -> GenerationRef:
+        """Return which of the previous generations is meant; raise InvalidParams when there is none."""
+        previous = self._desk.notice.previous
+        if not previous:
             raise InvalidParams(
                 "index.rollback: no earlier generation is kept",
                 hint="one is kept after the second build (config: generation_builder.generations_kept), and none while "
                 "the disk is low",
             )
-        if notice.building is not None:
-            raise BuildFailed("index.rollback: a build is under way; roll back once it is published or has failed")
-        kept = [ref.generation for ref in notice.previous]
+        kept = {ref.generation: ref for ref in previous}
         if wanted is not None and wanted not in kept:
-            raise InvalidParams(f"index.rollback: generation {wanted} is not kept", hint=f"kept are {kept}")
-        return 0 if wanted is None else kept.index(wanted)
+            raise InvalidParams(f"index.rollback: generation {wanted} is not kept", hint=f"kept are {list(kept)}")
+        return previous[0] if wanted is None else kept[wanted]
 
     async def fall_back(self, error: BulkheadError, *, distrusted: int | None = None) -> None:
         """The serving generation is damaged or gone: serve the best verified one, and build anew.

@@ -106,7 +106,7 @@ class Rebuilds:
     def _due(self) -> str | None:
         """Return why a generation is due now, or None."""
         notice, latest = self._desk.notice, self._desk.truth.latest
-        if notice.no_room:
+        if notice.no_room or self._publisher.rolling_back:
             return None
         if self._wishes.forced is not None:
             return self._wishes.forced
@@ -217,28 +217,46 @@ class Rebuilds:
         Returns when process and folder are gone. A build that is complete is published all the same. None is made
         unasked before the truth has moved, nor within a minute. Raises NotFound.
         """
-        asked = None if self._wishes.forced is None else self._desk.notice.builds_started + 1
-        running = self._running
+        asked, running = self._asked(), self._running
         if build is not None and build not in (asked, running):
             raise NotFound(f"index.cancel: build {build} is neither under way nor asked for", hint="see index.status")
-        withdrawn = asked if asked is not None and build in (None, asked) else None
-        if withdrawn is not None:
-            self._withdraw(withdrawn)
-        ended = running if running is not None and build in (None, running) else None
-        publishing = ended if self._endable is None else None
-        if ended is not None and publishing is None:
+        publishing = running if self._endable is None and build in (None, running) else None
+        cancelled = [number for number in (running, asked) if number is not None and build in (None, number)]
+        if publishing is not None:
+            cancelled.remove(publishing)
+        await self._end_these(cancelled)
+        return as_row({"cancelled": cancelled, "publishing": publishing})
+
+    async def make_way(self) -> list[int]:
+        """End what is under way and withdraw what is asked for; return their numbers.
+
+        A build that is complete is waited for: it is published in a moment.
+        """
+        if self._running is not None and self._endable is None:
+            await self._at_rest.wait()
+        cancelled = [number for number in (self._running, self._asked()) if number is not None]
+        await self._end_these(cancelled)
+        return cancelled
+
+    async def _end_these(self, builds: list[int]) -> None:
+        if self._asked() in builds:
+            self._withdraw()
+        if self._running in builds:
             self._end(Ending.COMMAND)
             await self._at_rest.wait()
-        cancelled = [number for number in (ended, withdrawn) if number is not None and number != publishing]
-        return as_row({"cancelled": cancelled, "publishing": publishing})
+
+    def _asked(self) -> int | None:
+        """Return the number that the build will have that is asked for, None when none is."""
+        return None if self._wishes.forced is None else self._desk.notice.builds_started + 1
 
     def _end(self, ending: Ending) -> None:
         if self._endable is not None:
             self._ending = ending
             self._endable.cancel(ending.value)
 
-    def _withdraw(self, number: int) -> None:
+    def _withdraw(self) -> None:
         """Forget a build that has not begun. Its number is spent, so that whoever waits for it is told."""
+        number = self._desk.notice.builds_started + 1
         self._wishes.take()
         self._pause()
         self._desk.post(builds_started=number)

@@ -63,12 +63,10 @@ def _cancel(client: Client, options: argparse.Namespace) -> int:
     if options.json:
         say_json(result)
         return OK
-    cancelled = member(result, "cancelled")
-    if isinstance(cancelled, list) and cancelled:
-        say(f"cancelled build {', '.join(map(str, cancelled))}; the generation that serves goes on serving")
-    elif (publishing := member(result, "publishing")) is not None:
+    _say_cancelled(member(result, "cancelled"))
+    if (publishing := member(result, "publishing")) is not None:
         say(f"build {publishing} is complete and being published")
-    else:
+    elif not member(result, "cancelled"):
         say("no build is under way")
     return OK
 
@@ -80,7 +78,13 @@ def _roll_back(client: Client, options: argparse.Namespace) -> int:
         say_json(result)
     else:
         say(f"generation {member(result, 'generation')} serves again, instead of {member(result, 'rolled_back_from')}")
+        _say_cancelled(member(result, "cancelled"))
     return OK
+
+
+def _say_cancelled(builds: object) -> None:
+    if isinstance(builds, list) and builds:
+        say(f"cancelled build {', '.join(map(str, builds))}; the generation that serves goes on serving")
 
 
 def _verify(client: Client, options: argparse.Namespace) -> int:

@@ -389,6 +389,44 @@ async def test_roll_back_in_one_command_over_deltas(serve: Serve, data: Path, co
         assert daemon.pid() is not None
 
 
+async def two_generations(client: Client) -> tuple[int, int]:
+    """Have two generations of the same twenty events made; return their numbers."""
+    await append(client, 20)
+    await served(client)
+    first = (await client.call("index.rebuild", {"wait": True}, deadline_s=60))["generation"]
+    second = (await client.call("index.rebuild", {"wait": True}, deadline_s=60))["generation"]
+    return first, second
+
+
+async def test_a_rollback_does_not_wait_for_a_delta(serve: Serve) -> None:
+    async with serve(QUIET) as (_, client):
+        first, second = await two_generations(client)
+        async with held(client, "delta test"):
+            await append(client, 5, first=20)
+            await status_when(client, lambda s: s["delta_building"] and s["delta_building"]["stage"] == "delta test")
+            back = await client.call("index.rollback", deadline_s=10)
+            assert back == {"generation": first, "rolled_back_from": second, "cancelled": []}
+        await status_when(client, lambda s: s["generation"] == first and s["behind"]["events"] == 0)
+
+
+async def test_a_rollback_ends_the_builds_under_way_but_only_when_it_can_be_done(serve: Serve) -> None:
+    async with serve(QUIET) as (_, client):
+        first, second = await two_generations(client)
+        async with held(client, "index events"):
+            under_way = (await client.call("index.rebuild"))["build"]
+            await at_stage(client, "index events")
+            asked = (await client.call("index.rebuild"))["build"]
+            with pytest.raises(RpcError) as refusal:
+                await client.call("index.rollback", {"generation": second}, deadline_s=10)
+            assert "not kept" in refusal.value.message
+            status = await client.call("index.status")
+            assert status["building"]["build"] == under_way and status["generation"] == second
+            back = await client.call("index.rollback", {"generation": first}, deadline_s=10)
+            assert back["cancelled"] == [under_way, asked]
+        status = await client.call("index.status")
+        assert status["generation"] == first and status["building"] is None and status["paused_by"] == "rollback"
+
+
 def cli(data: Path, config: Path, *arguments: str) -> str:
     """Run a verb and return what it printed."""
     command = [sys.executable, "-P", "-m", "supervisor", "--data", str(data), "--config", str(config), *arguments]
