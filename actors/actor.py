@@ -21,7 +21,9 @@ import trio
 from actors.envelope import Envelope
 from actors.errors import BulkheadError
 from actors.mailbox import Mailbox
-from actors.messages import CoreStatus, Message, Statistics, TranscriptStatus
+from actors.messages.base import Message, Statistics
+from actors.messages.core_writer import CoreStatus
+from actors.messages.transcript_appender import TranscriptStatus
 from actors.quarantine import Quarantine
 from actors.understudy import Understudies
 from actors.worker import OnReport, Worker, WorkerSpec

@@ -48,7 +48,7 @@ from actors.frames import (
     encode_frame,
     to_child_decoder,
 )
-from actors.messages import Message
+from actors.messages.base import Message
 
 IDLE_POLL_S = 0.25
 EXIT_EOF = 0

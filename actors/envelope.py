@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from actors.errors import BulkheadError
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.quarantine import key_of
 
 

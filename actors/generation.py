@@ -26,7 +26,7 @@ from typing import BinaryIO
 import msgspec
 
 from actors.errors import GenerationSuspect
-from actors.messages import Covers, EmbeddingIdentity, GenerationRef, Items, Skip
+from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef, Items, Skip
 
 MANIFEST = "MANIFEST.json"
 PENDING = "PENDING.msgpack"

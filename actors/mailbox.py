@@ -33,7 +33,7 @@ from actors.errors import (
     PoisonMessage,
     ShuttingDown,
 )
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.quarantine import DEATHS_MAX, Condemned, Quarantine
 from actors.service_times import ServiceTimes
 from actors.tray import Tray

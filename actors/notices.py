@@ -8,18 +8,10 @@ import enum
 
 import msgspec
 
-from actors.messages import (
-    BuildEnd,
-    Comparison,
-    Covers,
-    EmbeddingIdentity,
-    GenerationRef,
-    ItemCounts,
-    Progress,
-    Skip,
-    WatchMode,
-    view_number,
-)
+from actors.messages.base import WatchMode
+from actors.messages.generation_builder import ItemCounts
+from actors.messages.index import BuildEnd, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip, view_number
+from actors.messages.searcher import Comparison
 
 
 class DiskLevel(enum.StrEnum):

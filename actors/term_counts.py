@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.messages import Corpus
+from actors.messages.base import Corpus
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,8 @@ from actors.actor import Answer, House, StorageActor
 from actors.envelope import Envelope
 from actors.errors import ActorDied, ActorRestarting, BulkheadError
 from actors.mailbox import CONTROL_TRAY
-from actors.messages import Message, RestoreTruth, Row
+from actors.messages.base import Message, Row
+from actors.messages.core_writer import RestoreTruth
 from actors.settings import RoomSetup
 from actors.worker import OnReport, WorkerDied, WorkerSpec
 

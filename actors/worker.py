@@ -43,7 +43,7 @@ from actors.frames import (
     encode_frame,
     to_parent_decoder,
 )
-from actors.messages import Message
+from actors.messages.base import Message
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 OnReport = Callable[[Report], None]

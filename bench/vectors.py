@@ -199,7 +199,8 @@ def build(index: Path, options: argparse.Namespace, rows: int, dimensions: int) 
     from actors.generation_builder import store
     from actors.generation_builder.index_policy import IndexPlan, index_policy, vector_index
     from actors.generation_builder.staging import table_schema
-    from actors.messages import CORPORA, Covers, EmbeddingIdentity
+    from actors.messages.base import CORPORA
+    from actors.messages.index import Covers, EmbeddingIdentity
 
     source = load_source(options, dimensions)
     folder = generations.build_path(index, 1)
@@ -269,7 +270,7 @@ def _size(folder: Path) -> int:
 def search(index: Path, options: argparse.Namespace, dimensions: int) -> dict[str, Any]:
     """Ask the same questions exactly and by the index, without and with a filter, and return times and recall."""
     from actors.generation import generation_path, read_manifest, reference
-    from actors.messages import Filters
+    from actors.messages.base import Filters
     from actors.searcher.store import GenerationStore
 
     questions = [[float(value) for value in question] for question in load_source(options, dimensions).questions]

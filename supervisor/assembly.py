@@ -24,7 +24,8 @@ from supervisor.listener import Listener, StdioStream
 from supervisor.loop_watch import LoopWatch
 from supervisor.notify import Notifier
 from supervisor.roster import Boards, Roster
-from supervisor.routes import Routes
+from supervisor.routes.routing import Routes
+from supervisor.routes.table import METHODS
 from supervisor.supervise import Supervisor
 from supervisor.version import VERSION
 from supervisor.watchdog import keep_watch
@@ -89,6 +90,7 @@ class Assembly:
             config=config,
             drain=self._stopping.set,
             epoch=uuid.uuid4().hex,
+            methods=METHODS,
         )
         descriptors = Descriptors.raise_limit(config.supervision.descriptors_max)
         self.listener = Listener(self.routes, descriptors.fit_clients(config.protocol))

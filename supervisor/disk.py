@@ -27,7 +27,8 @@ import trio
 from actors.actor import Board
 from actors.errors import BulkheadError, DiskFull, StoreBroken
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages import ClearCache, Statistics, TrimCache
+from actors.messages.base import Statistics
+from actors.messages.cache_manager import ClearCache, TrimCache
 from actors.notices import BuilderNotice, DiskLevel, DiskNotice
 from supervisor import ballast
 from supervisor.config import DiskLimits

@@ -12,7 +12,7 @@ import trio
 
 from actors.actor import Board
 from actors.mailbox import seconds_until
-from actors.messages import BuildEnd, Progress
+from actors.messages.index import BuildEnd, Progress
 from actors.notices import BuilderNotice
 from supervisor.rpc import Id, encode_notification
 

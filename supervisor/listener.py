@@ -27,7 +27,7 @@ from supervisor.config import ProtocolLimits
 from supervisor.in_flight import InFlight, Place
 from supervisor.outbox import Outbox
 from supervisor.peers import HangUp, Peer, peer_of
-from supervisor.routes import Routes, Scope, UnknownMethod
+from supervisor.routes.routing import Routes, Scope, UnknownMethod
 from supervisor.rpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,

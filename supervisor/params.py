@@ -8,15 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from actors.messages import (
-    Corpus,
-    EventActor,
-    EventKind,
-    SearchMode,
-    UnitScope,
-    UnitStatus,
-    UnitType,
-)
+from actors.messages.base import Corpus, EventActor, EventKind, SearchMode, UnitScope, UnitStatus, UnitType
 from supervisor.rpc import Id
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]

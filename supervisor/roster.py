@@ -15,7 +15,7 @@ from actors.core_writer import actor as core_writer
 from actors.embedding import resolve_identity
 from actors.generation_builder import actor as generation_builder
 from actors.mailbox import Mailbox
-from actors.messages import TruthAdvanced
+from actors.messages.generation_builder import TruthAdvanced
 from actors.notices import BuilderNotice, DiskNotice, SearchActivity, SearcherNotice
 from actors.quarantine import Quarantine
 from actors.searcher import actor as searcher

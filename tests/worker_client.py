@@ -24,7 +24,7 @@ from actors.frames import (
     encode_frame,
     to_parent_decoder,
 )
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.settings import RoomSetup
 
 ROOT = Path(__file__).resolve().parent.parent

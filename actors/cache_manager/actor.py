@@ -1,7 +1,8 @@
 """cache_manager, the trio side: a plain relay. Its callers treat every refusal as a miss."""
 
 from actors.actor import StorageActor
-from actors.messages import CacheStats, GetVectors, Message
+from actors.messages.base import Message
+from actors.messages.cache_manager import CacheStats, GetVectors
 
 
 def tray_of(message: Message) -> str:

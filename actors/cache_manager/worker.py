@@ -13,15 +13,13 @@ from actors.cache_manager.file import CacheFile
 from actors.child import CallContext, StoreLost, serve
 from actors.errors import BulkheadError, DiskFull, InvalidParams
 from actors.frames import Setup
-from actors.messages import (
+from actors.messages.base import Done, Message, Statistics
+from actors.messages.cache_manager import (
     CacheManagerMessage,
     CacheStats,
     ClearCache,
-    Done,
     GetVectors,
-    Message,
     PutVectors,
-    Statistics,
     TrimCache,
     Vectors,
 )

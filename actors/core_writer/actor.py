@@ -9,10 +9,10 @@ import trio
 from actors.actor import SEARCH_TRAY, House
 from actors.errors import BulkheadError
 from actors.mailbox import CONTROL_TRAY, deadline_after
-from actors.messages import (
+from actors.messages.base import Done, Message, Statistics
+from actors.messages.core_writer import (
     AdoptSessions,
     CoreStatus,
-    Done,
     GetSession,
     GetUnit,
     ListChangedUnits,
@@ -20,14 +20,11 @@ from actors.messages import (
     ListSources,
     ListUnitChanges,
     ListUnits,
-    Message,
     PageUnits,
     SearchUnits,
-    SessionPage,
-    SessionsSince,
-    Statistics,
     UnitHistory,
 )
+from actors.messages.transcript_appender import SessionPage, SessionsSince
 from actors.truth_actor import TruthActor, is_order
 from actors.worker import WorkerSpec
 

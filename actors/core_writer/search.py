@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from actors.core_writer import units
-from actors.messages import Candidate, Candidates, SearchUnits
+from actors.messages.base import Candidate, Candidates
+from actors.messages.core_writer import SearchUnits
 from actors.sql.database import Until
 from actors.sql.filters import where
 from actors.sql.keywords import Document, Hit, KeywordIndex, Question, Slice

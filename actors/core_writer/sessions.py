@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from actors.errors import InvalidParams, NotFound
-from actors.messages import SessionActivity
+from actors.messages.core_writer import SessionActivity
 from actors.sql.rows import encode_row, raw_json, rfc3339
 
 _COLUMNS = "session_id, status, title, agent, meta, created_at, updated_at, last_active_at, closed_at, last_seq, events"

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from actors.core_writer.store import SOURCES_SEQ
 from actors.errors import InvalidParams, NotFound
-from actors.messages import SourceRoot
+from actors.messages.core_writer import SourceRoot
 from actors.sql import meta
 from actors.sql.rows import encode_row, rfc3339
 

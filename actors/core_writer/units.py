@@ -8,7 +8,7 @@ import msgspec
 
 from actors.core_writer.store import CORE_SEQ
 from actors.errors import Conflict, InvalidParams, NotFound
-from actors.messages import PutUnit
+from actors.messages.core_writer import PutUnit
 from actors.settings import CoreWriterSettings
 from actors.sql import meta
 from actors.sql.limits import check_id, check_ids, check_json, check_tags, check_text

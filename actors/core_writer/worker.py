@@ -14,14 +14,14 @@ from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
 from actors.frames import Setup
-from actors.messages import (
+from actors.messages.base import Done, Message, Row, Rows, Statistics
+from actors.messages.core_writer import (
     AddSource,
     AdoptSessions,
     AllocateGeneration,
     CloseSession,
     CoreStatus,
     CoreWriterMessage,
-    Done,
     GenerationNumber,
     GetSession,
     GetUnit,
@@ -30,17 +30,13 @@ from actors.messages import (
     ListSources,
     ListUnitChanges,
     ListUnits,
-    Message,
     OpenSession,
     PageUnits,
     PutUnit,
     RemoveSource,
     RestoreTruth,
-    Row,
-    Rows,
     SearchUnits,
     SourceRoots,
-    Statistics,
     UnitChanges,
     UnitHistory,
     UnitIds,

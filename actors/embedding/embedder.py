@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from actors.embedding.identity import LOCAL_E5, NONE, REMOTE, resolve_identity, resolve_provider
 from actors.errors import InvalidParams
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.settings import EmbeddingSettings
 
 if TYPE_CHECKING:

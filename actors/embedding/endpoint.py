@@ -31,7 +31,7 @@ from actors.embedding.openai_http import (
     retry_after_ms,
 )
 from actors.errors import EmbeddingUnavailable
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.settings import EmbeddingSettings
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ import msgspec
 
 from actors.embedding.cpu import runs_avx2
 from actors.errors import InvalidParams
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.settings import EmbeddingSettings
 
 LOCAL_E5 = "local-e5"

@@ -21,7 +21,7 @@ from actors.embedding.cpu import cores, runs_avx2
 from actors.embedding.pinned_file import PinnedFile, check_pinned
 from actors.embedding.vectors import unit_vectors
 from actors.errors import EmbeddingUnavailable
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.text import clean, estimate_tokens
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from actors.embedding.cpu import cores
 from actors.embedding.pinned_file import PinnedFile, check_pinned
 from actors.errors import EmbeddingUnavailable
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.text import clean
 
 if TYPE_CHECKING:

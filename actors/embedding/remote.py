@@ -20,7 +20,7 @@ from actors.embedding.failures import ForeignSpace, InputRefused
 from actors.embedding.openai_http import Embedded
 from actors.embedding.space import CANARY, Space, SpaceFile, foreign, same_space
 from actors.errors import EmbeddingUnavailable
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.settings import EmbeddingSettings
 from actors.text import clean
 

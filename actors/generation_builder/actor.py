@@ -39,25 +39,21 @@ from actors.generation_builder.succession import Succession
 from actors.generation_builder.verifying import Verifier
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import DEFAULT_TRAY
-from actors.messages import (
-    BuildEnd,
+from actors.messages.base import Done, Message
+from actors.messages.builder_work import IndexState, ModelChange, RecallModelChange, RecoverIndex
+from actors.messages.generation_builder import (
     CancelBuild,
     CountItems,
-    Done,
     GetItemState,
     HoldBuild,
-    IndexState,
-    Message,
-    ModelChange,
     Rebuild,
     RebuildQueued,
-    RecallModelChange,
-    RecoverIndex,
     ReportSuspect,
     RollbackIndex,
     TruthAdvanced,
     VerifyIndex,
 )
+from actors.messages.index import BuildEnd
 from actors.notices import BuilderNotice, DiskLevel, DiskNotice, SearchActivity
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from actors.worker import WorkerSpec

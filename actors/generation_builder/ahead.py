@@ -16,7 +16,10 @@ import trio
 from actors.actor import House
 from actors.errors import BulkheadError
 from actors.mailbox import deadline_after
-from actors.messages import Corpus, Covers, EventPage, PageEvents, PageUnits, Rows
+from actors.messages.base import Corpus, Rows
+from actors.messages.core_writer import PageUnits
+from actors.messages.index import Covers
+from actors.messages.transcript_appender import EventPage, PageEvents
 from actors.notices import BuilderNotice
 
 PAGE_ROWS = 256

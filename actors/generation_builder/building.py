@@ -13,36 +13,31 @@ import msgspec
 from actors.actor import House
 from actors.errors import BulkheadError
 from actors.mailbox import deadline_after
-from actors.messages import (
-    CORPORA,
-    AllocateGeneration,
+from actors.messages.base import CORPORA, Done, Message, Rows
+from actors.messages.builder_work import (
     BeginBuild,
     BeginDelta,
-    Covers,
-    Done,
-    EmbeddingIdentity,
-    EventPage,
-    GenerationNumber,
-    GenerationRef,
-    GetVectors,
     IndexTable,
-    ListChangedUnits,
-    Message,
-    PageEvents,
-    PageUnits,
-    Rows,
     SealGeneration,
-    SourceRoot,
     Staged,
     StageDocuments,
     StageEvents,
     StageUnits,
     StageVectors,
     TestGeneration,
-    UnitIds,
-    Vectors,
     WriteTable,
 )
+from actors.messages.cache_manager import GetVectors, Vectors
+from actors.messages.core_writer import (
+    AllocateGeneration,
+    GenerationNumber,
+    ListChangedUnits,
+    PageUnits,
+    SourceRoot,
+    UnitIds,
+)
+from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef
+from actors.messages.transcript_appender import EventPage, PageEvents
 from actors.settings import GenerationBuilderSettings
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)

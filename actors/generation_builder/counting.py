@@ -20,20 +20,12 @@ from actors.generation_builder.building import Work
 from actors.generation_builder.item_states import changed_last, item_counts
 from actors.generation_builder.view_items import NO_MODEL
 from actors.mailbox import deadline_after
-from actors.messages import (
-    CountedView,
-    CountInView,
-    Covers,
-    FindInView,
-    GetItemState,
-    ItemCounts,
-    ItemState,
-    ListUnitChanges,
-    SourceRoot,
-    Statistics,
-    TranscriptStatus,
-    UnitChanges,
-)
+from actors.messages.base import Statistics
+from actors.messages.builder_work import CountedView, CountInView, FindInView
+from actors.messages.core_writer import ListUnitChanges, SourceRoot, UnitChanges
+from actors.messages.generation_builder import GetItemState, ItemCounts, ItemState
+from actors.messages.index import Covers
+from actors.messages.transcript_appender import TranscriptStatus
 from actors.notices import BuilderNotice
 
 ASK_S = 10.0

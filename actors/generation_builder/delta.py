@@ -18,7 +18,9 @@ from actors.generation_builder.documents import DocumentReader, in_places
 from actors.generation_builder.draft_table import DraftTable
 from actors.generation_builder.scan import Scan
 from actors.generation_builder.staging import row_schema
-from actors.messages import BeginDelta, Corpus, Items
+from actors.messages.base import Corpus
+from actors.messages.builder_work import BeginDelta
+from actors.messages.index import Items
 from actors.term_counts import TermCounter, masked_counts_path
 
 if TYPE_CHECKING:

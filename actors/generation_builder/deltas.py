@@ -15,7 +15,9 @@ from actors.generation_builder.looking import Lookout
 from actors.generation_builder.publishing import Publisher
 from actors.generation_builder.steps import Steps
 from actors.generation_builder.wishes import Wishes
-from actors.messages import AbandonBuild, Covers, Done, GenerationRef
+from actors.messages.base import Done
+from actors.messages.builder_work import AbandonBuild
+from actors.messages.index import Covers, GenerationRef
 
 RETRY_S_MAX = 30.0
 WAITING_MAX = 30

@@ -12,7 +12,9 @@ from actors.actor import Board, House
 from actors.generation_builder.building import Work
 from actors.generation_builder.seat import Seat
 from actors.mailbox import deadline_after
-from actors.messages import Covers, Message, SourceRoot
+from actors.messages.base import Message
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Covers
 from actors.notices import BuilderNotice
 from actors.settings import GenerationBuilderSettings
 from actors.worker import OnReport

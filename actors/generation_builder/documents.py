@@ -17,7 +17,7 @@ from actors.generation_builder.patience import PATIENCE_S, Patience
 from actors.generation_builder.rows import TableRow, document_rows
 from actors.generation_builder.scan import Note, RootScan, Scan, absolute, is_offline
 from actors.generation_builder.skips import SkipList
-from actors.messages import SourceRoot
+from actors.messages.core_writer import SourceRoot
 from actors.notes import NotText, encoding_of, open_note, segments
 
 

@@ -37,7 +37,9 @@ from actors.generation_builder.rows import decode_events, decode_units, event_ro
 from actors.generation_builder.scan import Scan
 from actors.generation_builder.scan_report import no_text
 from actors.generation_builder.vectors import VectorBook, matrix
-from actors.messages import CORPORA, BeginBuild, BeginDelta, Corpus, EmbeddingIdentity, GenerationRef, Skip, Staged
+from actors.messages.base import CORPORA, Corpus
+from actors.messages.builder_work import BeginBuild, BeginDelta, Staged
+from actors.messages.index import EmbeddingIdentity, GenerationRef, Skip
 
 if TYPE_CHECKING:
     from actors.generation_builder.vectors import Matrix

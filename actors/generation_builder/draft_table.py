@@ -21,7 +21,8 @@ from actors.generation_builder.probes import Probes
 from actors.generation_builder.rows import TableRow, is_embeddable
 from actors.generation_builder.staging import NEWEST_FIRST, Stage, in_pieces, table_schema
 from actors.generation_builder.vectors import VectorBook
-from actors.messages import Corpus, Items
+from actors.messages.base import Corpus
+from actors.messages.index import Items
 from actors.term_counts import TermCounter, counts_path
 
 if TYPE_CHECKING:

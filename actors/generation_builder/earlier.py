@@ -14,7 +14,7 @@ from actors.errors import GenerationSuspect
 from actors.generation import Mask, SourceNotes, document_path
 from actors.generation_builder import store
 from actors.generation_builder.staging import row_schema
-from actors.messages import GenerationRef
+from actors.messages.index import GenerationRef
 
 if TYPE_CHECKING:
     import pyarrow as pa

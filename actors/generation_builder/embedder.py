@@ -22,17 +22,17 @@ from actors.generation import PendingText, count_pending, read_manifest, read_pe
 from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.rows import text_hash, texts_of_events, texts_of_units
 from actors.generation_builder.vectors import sound
-from actors.messages import (
+from actors.messages.base import Message
+from actors.messages.builder_work import (
     EmbeddedBatch,
     EmbedderWork,
     EmbedPending,
     EmbedRows,
-    Message,
     PeekPending,
     PeekRows,
     PendingKeys,
-    Skip,
 )
+from actors.messages.index import Skip
 from actors.settings import RoomSetup
 
 if TYPE_CHECKING:

@@ -28,21 +28,10 @@ from actors.generation_builder.giving_way import GivingWay
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.succession import ALL_TRIED, NEW_VECTORS
 from actors.mailbox import deadline_after
-from actors.messages import (
-    Done,
-    EmbeddedBatch,
-    EmbeddingIdentity,
-    EmbedPending,
-    EmbedRows,
-    GenerationRef,
-    GetVectors,
-    PeekPending,
-    PeekRows,
-    PendingKeys,
-    PutVectors,
-    Skip,
-    Vectors,
-)
+from actors.messages.base import Done
+from actors.messages.builder_work import EmbeddedBatch, EmbedPending, EmbedRows, PeekPending, PeekRows, PendingKeys
+from actors.messages.cache_manager import GetVectors, PutVectors, Vectors
+from actors.messages.index import EmbeddingIdentity, GenerationRef, Skip
 from actors.notices import BuilderNotice, EmbeddingNotice, SearchActivity
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from actors.worker import WorkerDied, WorkerSpec

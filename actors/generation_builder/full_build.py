@@ -20,7 +20,7 @@ from actors.generation_builder.publishing import Publisher
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.generation_builder.steps import Steps
 from actors.generation_builder.succession import Succession
-from actors.messages import Covers, GenerationRef
+from actors.messages.index import Covers, GenerationRef
 from actors.worker import WorkerDied, WorkerSpec
 
 Error = TypeVar("Error", bound=BaseException)

@@ -13,7 +13,7 @@ import trio
 
 from actors.actor import Board
 from actors.embedding.identity import REMOTE
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.notices import SearchActivity
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 

@@ -7,7 +7,7 @@ vector has one, and bare when none could.
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-from actors.messages import Items
+from actors.messages.index import Items
 
 
 class Tally(NamedTuple):

@@ -7,15 +7,10 @@ have a vector has one in the view that serves; what failed is tried again with t
 """
 
 from actors.generation_builder.view_items import BARE, NO_MODEL, REFUSED
-from actors.messages import (
-    CorpusItems,
-    CountedItems,
-    CountedView,
-    GenerationRef,
-    ItemCounts,
-    StateCounts,
-    UnitChanges,
-)
+from actors.messages.builder_work import CountedItems, CountedView
+from actors.messages.core_writer import UnitChanges
+from actors.messages.generation_builder import CorpusItems, ItemCounts, StateCounts
+from actors.messages.index import GenerationRef
 
 
 def item_counts(

@@ -17,19 +17,11 @@ from actors.generation_builder.publishing import Publisher
 from actors.generation_builder.watching import SourceWatch
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import deadline_after
-from actors.messages import (
-    CoreStatus,
-    Covers,
-    Done,
-    ListSources,
-    ProbeIndex,
-    ScanResult,
-    ScanSources,
-    SourceRoot,
-    SourceRoots,
-    Statistics,
-    TranscriptStatus,
-)
+from actors.messages.base import Done, Statistics
+from actors.messages.builder_work import ProbeIndex, ScanResult, ScanSources
+from actors.messages.core_writer import CoreStatus, ListSources, SourceRoot, SourceRoots
+from actors.messages.index import Covers
+from actors.messages.transcript_appender import TranscriptStatus
 from actors.worker import WorkerSpec
 
 

@@ -13,7 +13,9 @@ import msgspec
 from actors import generation as generations
 from actors.errors import GenerationSuspect
 from actors.generation_builder.faults import storage_errors
-from actors.messages import Comparison, GenerationRef, ModelChange
+from actors.messages.builder_work import ModelChange
+from actors.messages.index import GenerationRef
+from actors.messages.searcher import Comparison
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):

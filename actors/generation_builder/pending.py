@@ -7,7 +7,7 @@ does not make a thousand small ones wait. Embedding may take hours; what is aske
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from actors.messages import Corpus
+from actors.messages.base import Corpus
 
 
 class Missing(NamedTuple):

@@ -20,22 +20,18 @@ from actors.generation_builder.steps import Steps
 from actors.generation_builder.succession import Succession
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import deadline_after
-from actors.messages import (
-    Done,
+from actors.messages.base import Done, Row
+from actors.messages.builder_work import (
     FlipGeneration,
-    GenerationRef,
-    GetIndexView,
     IndexState,
-    IndexView,
     KeepModelChange,
     ModelChange,
-    PrepareGeneration,
     RecoverIndex,
     RetireGenerations,
-    Row,
-    ServeGeneration,
     VerifyGeneration,
 )
+from actors.messages.index import GenerationRef
+from actors.messages.searcher import GetIndexView, IndexView, PrepareGeneration, ServeGeneration
 
 PREPARE_S = 120.0
 ROLLBACK = "an earlier generation is to serve"
@@ -72,12 +68,13 @@ class Publisher:
 
     @contextlib.contextmanager
     def giving_way(self) -> Iterator[trio.CancelScope]:
-        """Do what a rollback may end, and not wait for, in here; the scope says whether one did. The lock must be held."""
-        with trio.CancelScope() as self._unfinished:
+        """Do what a rollback may end in here; the scope says whether one did. The lock must be held."""
+        with trio.CancelScope() as scope:
+            self._unfinished = scope
             if self.rolling_back:
-                self._unfinished.cancel(ROLLBACK)
+                scope.cancel(ROLLBACK)
             try:
-                yield self._unfinished
+                yield scope
             finally:
                 self._unfinished = None
 
@@ -134,8 +131,9 @@ class Publisher:
     async def roll_back(self, wanted: int | None, end_builds: Callable[[], Awaitable[list[int]]]) -> Row:
         """Serve an earlier generation again; none is built by itself until the truth moves.
 
-        What is under way would only be in the way: a delta is ended, and `end_builds` ends the builds of generations and
-        returns their numbers. Raises InvalidParams when nothing earlier is kept, GenerationSuspect when it is damaged.
+        What is under way would only be in the way: a delta is ended, and `end_builds` ends the builds of generations
+        and returns their numbers. Raises InvalidParams when nothing earlier is kept, GenerationSuspect when it is
+        damaged.
         """
         generation = self._kept(wanted).generation
         with self._first():

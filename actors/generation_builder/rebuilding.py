@@ -23,7 +23,8 @@ from actors.generation_builder.publishing import Publisher, as_row
 from actors.generation_builder.steps import Steps
 from actors.generation_builder.succession import NOTES_WAIT, OUTGROWN, QUIET, Succession
 from actors.generation_builder.wishes import Wishes
-from actors.messages import BuildEnd, Covers, GenerationRef, Row
+from actors.messages.base import Row
+from actors.messages.index import BuildEnd, Covers, GenerationRef
 from actors.notices import BuilderNotice
 from actors.worker import WorkerSpec
 

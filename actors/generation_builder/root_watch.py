@@ -24,7 +24,8 @@ from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
 from actors.generation_builder.scan import ScanLimits, absolute, walk_root
 from actors.generation_builder.watch_mode import Debounce, Mount, kind_of, matters, moves_folders, why_not_watched
-from actors.messages import RootWatch, SourceRoot
+from actors.messages.builder_work import RootWatch
+from actors.messages.core_writer import SourceRoot
 
 # The library polls its own list of changes so often, and tells what it has when nothing was added between two looks.
 STEP_MS = 200

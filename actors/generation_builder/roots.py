@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from actors.generation import SourceState
 from actors.generation_builder import skips
 from actors.generation_builder.scan import Scan, ScanLimits, Walked, combine, held_whole, walk_root
-from actors.messages import Skip, SourceRoot
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Skip
 
 LOOK_EVERY_S = 0.05
 WALKS_MAX = 5  # in a row, while notes go on to be missing

@@ -6,7 +6,8 @@ A walk that takes long is made seldom: a root costs a tenth of the time at most 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from actors.messages import RootWatch, SourceRoot
+from actors.messages.builder_work import RootWatch
+from actors.messages.core_writer import SourceRoot
 
 CLOCK_FACTOR = 10
 CHANGE_FACTOR = 4

@@ -14,7 +14,7 @@ import msgspec
 from actors.errors import BuildFailed
 from actors.generation import document_path, embedded_text
 from actors.generation_builder.chunk import Chunk, ChunkLimits, cut_text, heading_path
-from actors.messages import SourceRoot
+from actors.messages.core_writer import SourceRoot
 from actors.terms import event_terms, unit_terms
 from actors.text import analyse, clean, index_text
 

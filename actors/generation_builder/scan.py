@@ -23,7 +23,8 @@ import msgspec
 from actors.generation import FORMAT, SourceState
 from actors.generation_builder import ignore, skips
 from actors.generation_builder.skips import SkipList
-from actors.messages import Skip, SourceRoot
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Skip
 from actors.settings import GenerationBuilderSettings
 from actors.text import ANALYSER_VERSION
 

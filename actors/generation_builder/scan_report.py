@@ -10,7 +10,8 @@ from actors.generation import Manifest
 from actors.generation_builder import skips
 from actors.generation_builder.patience import PATIENCE_S, Patience
 from actors.generation_builder.scan import Scan
-from actors.messages import ScanResult, Skip
+from actors.messages.builder_work import ScanResult
+from actors.messages.index import Skip
 from actors.notes import open_note
 
 _NO_TEXT = (skips.BINARY, skips.NOT_UTF8)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from actors import generation as generations
 from actors.errors import GenerationSuspect
 from actors.generation import FileEntry, Manifest
-from actors.messages import Scrubbed, ScrubSlice
+from actors.messages.builder_work import Scrubbed, ScrubSlice
 
 if TYPE_CHECKING:
     from hashlib import _Hash

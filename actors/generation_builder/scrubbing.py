@@ -14,7 +14,7 @@ from actors.actor import Board
 from actors.errors import BulkheadError, GenerationSuspect
 from actors.generation_builder.desk import LOOK_EVERY_S, Desk
 from actors.generation_builder.publishing import Publisher
-from actors.messages import Scrubbed, ScrubSlice
+from actors.messages.builder_work import Scrubbed, ScrubSlice
 from actors.notices import SearchActivity
 
 PIECE_BYTES = 4 * 1024 * 1024

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from actors.actor import House
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.worker import OnReport, Worker, WorkerDied, WorkerSpec
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)

@@ -29,7 +29,8 @@ from actors.generation import (
     sealed_path,
 )
 from actors.generation_builder.faults import storage_errors
-from actors.messages import GenerationRef, IndexState, Skip, split_view, view_number
+from actors.messages.builder_work import IndexState
+from actors.messages.index import GenerationRef, Skip, split_view, view_number
 
 SUSPECT = "suspect"
 

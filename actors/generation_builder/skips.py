@@ -8,7 +8,7 @@ Pure.
 import os
 from collections import Counter
 
-from actors.messages import Skip
+from actors.messages.index import Skip
 
 SKIPS_MAX = 1000
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from actors.generation import STRING_COLUMNS
 from actors.generation_builder.rows import TableRow
-from actors.messages import Corpus
+from actors.messages.base import Corpus
 
 if TYPE_CHECKING:
     import pyarrow as pa

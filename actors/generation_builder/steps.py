@@ -10,7 +10,7 @@ import trio
 from actors.frames import Report
 from actors.generation_builder.desk import Desk
 from actors.generation_builder.pace import Pace
-from actors.messages import Progress
+from actors.messages.index import Progress
 
 TICK_S = 0.5
 

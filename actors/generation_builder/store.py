@@ -26,7 +26,7 @@ from actors.generation_builder.item_counter import Tally, items_of
 from actors.generation_builder.probes import Probe
 from actors.generation_builder.rows import is_embeddable
 from actors.generation_builder.vectors import HASH_BYTES, sound
-from actors.messages import CORPORA, Corpus
+from actors.messages.base import CORPORA, Corpus
 from actors.text import LANCE_TOKENIZE
 
 if TYPE_CHECKING:

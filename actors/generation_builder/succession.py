@@ -20,7 +20,9 @@ from actors.actor import Board, House
 from actors.embedding.identity import settings_for
 from actors.errors import BulkheadError
 from actors.mailbox import deadline_after
-from actors.messages import CompareGenerations, Comparison, EmbeddingIdentity, GenerationRef, ModelChange
+from actors.messages.builder_work import ModelChange
+from actors.messages.index import EmbeddingIdentity, GenerationRef
+from actors.messages.searcher import CompareGenerations, Comparison
 from actors.notices import BuilderNotice
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 

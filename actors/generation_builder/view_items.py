@@ -17,17 +17,10 @@ from actors.generation_builder import earlier, skips, store
 from actors.generation_builder.changes import Key, Place, changes
 from actors.generation_builder.item_counter import Tally, items_of
 from actors.generation_builder.scan import Scan
-from actors.messages import (
-    Corpus,
-    CountedItems,
-    CountedView,
-    CountInView,
-    FindInView,
-    GenerationRef,
-    Items,
-    ItemState,
-    Skip,
-)
+from actors.messages.base import Corpus
+from actors.messages.builder_work import CountedItems, CountedView, CountInView, FindInView
+from actors.messages.generation_builder import ItemState
+from actors.messages.index import GenerationRef, Items, Skip
 
 UNREAD = (skips.UNREADABLE, skips.OFFLINE)
 EMPTY = "empty"

@@ -15,7 +15,9 @@ from actors.child import CallContext, serve
 from actors.frames import Setup
 from actors.generation_builder.root_watch import Budget, RootWatchThread, WatchLimits
 from actors.generation_builder.scan import scan_limits
-from actors.messages import Message, RootWatch, RootWatches, SourceRoot, SourceWatcherWork, WatchSources
+from actors.messages.base import Message
+from actors.messages.builder_work import RootWatch, RootWatches, SourceWatcherWork, WatchSources
+from actors.messages.core_writer import SourceRoot
 from actors.settings import RoomSetup
 
 LANE = "watch"

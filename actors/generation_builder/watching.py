@@ -16,7 +16,8 @@ from actors.errors import BulkheadError
 from actors.generation_builder.rounds import Periods, Rounds
 from actors.generation_builder.seat import Seat
 from actors.mailbox import deadline_after
-from actors.messages import RootWatch, RootWatches, ScanResult, SourceRoot, WatchSources
+from actors.messages.builder_work import RootWatch, RootWatches, ScanResult, WatchSources
+from actors.messages.core_writer import SourceRoot
 from actors.notices import BuilderNotice, SourceNotice
 from actors.settings import GenerationBuilderSettings
 from actors.worker import WorkerDied, WorkerSpec

@@ -8,7 +8,7 @@ outlives an incarnation.
 import trio
 
 from actors.generation_builder.desk import Desk
-from actors.messages import Covers
+from actors.messages.index import Covers
 
 
 class Wishes:

@@ -37,19 +37,17 @@ from actors.generation_builder.scan_report import FileRetries, report
 from actors.generation_builder.scrub import Scrub
 from actors.generation_builder.view_items import ViewItems
 from actors.lance_import import leave_out_catalogues
-from actors.messages import (
+from actors.messages.base import Done, Message
+from actors.messages.builder_work import (
     AbandonBuild,
     BeginBuild,
     BeginDelta,
     CountInView,
-    Done,
     FindInView,
     FlipGeneration,
     GenerationBuilderWork,
-    GenerationRef,
     IndexTable,
     KeepModelChange,
-    Message,
     ProbeIndex,
     RecallModelChange,
     RecoverIndex,
@@ -59,7 +57,6 @@ from actors.messages import (
     ScanSources,
     ScrubSlice,
     SealGeneration,
-    SourceRoot,
     Staged,
     StageDocuments,
     StageEvents,
@@ -69,6 +66,8 @@ from actors.messages import (
     VerifyGeneration,
     WriteTable,
 )
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import GenerationRef
 from actors.settings import RoomSetup
 
 BUILD, LOOK, WALK, VERIFY = "build", "look", "walk", "verify"

@@ -27,38 +27,29 @@ from actors.errors import (
     GenerationSuspect,
 )
 from actors.mailbox import CONTROL_TRAY, DEFAULT_TRAY, deadline_after, seconds_until
-from actors.messages import (
-    Candidate,
-    Candidates,
+from actors.messages.base import Candidate, Candidates, Done, Message, Row, SearchMode
+from actors.messages.core_writer import ListSources, SearchUnits, SourceRoots
+from actors.messages.generation_builder import ReportSuspect
+from actors.messages.index import EmbeddingIdentity, GenerationRef, view_name
+from actors.messages.searcher import (
     CompareGenerations,
     Comparison,
-    Done,
-    EmbeddingIdentity,
     Folder,
-    GenerationRef,
     GetIndexView,
     IndexView,
-    ListSources,
-    Message,
     PrepareGeneration,
     Query,
     QueryResult,
     ReadDocument,
     ReadLines,
-    ReportSuspect,
     ResolveFolder,
-    Row,
     Search,
     SearchAnswer,
-    SearchEvents,
-    SearchMode,
-    SearchUnits,
     ServeGeneration,
-    SourceRoots,
     Tried,
     TryView,
-    view_name,
 )
+from actors.messages.transcript_appender import SearchEvents
 from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.asking import Asker, Inquiry, NobodyServes, NoTurn
 from actors.searcher.blame import Case

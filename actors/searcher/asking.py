@@ -20,7 +20,7 @@ import trio
 
 from actors.errors import BulkheadError
 from actors.mailbox import seconds_until
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.searcher.blame import Case
 from actors.searcher.hedging import HedgeBudget, Pace
 from actors.searcher.pair import Pair, Slot

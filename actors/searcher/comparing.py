@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from actors.messages import Comparison, Corpus
+from actors.messages.base import Corpus
+from actors.messages.searcher import Comparison
 
 TOP = 10
 RECENT = 32  # questions that are kept in memory for the next comparison

@@ -16,7 +16,8 @@ from typing import BinaryIO
 import msgspec
 
 from actors.errors import InvalidParams, NotFound
-from actors.messages import ReadLines, SourceRoot
+from actors.messages.core_writer import SourceRoot
+from actors.messages.searcher import ReadLines
 from actors.notes import NotText, encoding_of
 
 BLOCK_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from actors.errors import InvalidParams
-from actors.messages import Corpus, Filters
+from actors.messages.base import Corpus, Filters
 from actors.sql.filters import VALUES_MAX
 
 Operator = Literal["eq", "any_of", "at_least", "below", "starts_with", "has"]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from actors.errors import GenerationSuspect
 from actors.generation import Manifest
-from actors.messages import CORPORA, Corpus, EmbeddingIdentity, view_name, view_number
+from actors.messages.base import CORPORA, Corpus
+from actors.messages.index import EmbeddingIdentity, view_name, view_number
 from actors.searcher.lance_filters import Condition
 from actors.searcher.lance_queries import CARRIED, by_terms, by_vector
 from actors.searcher.vector_index import Asked

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from actors.generation import Mask
-from actors.messages import Corpus
+from actors.messages.base import Corpus
 
 
 class Hidden(NamedTuple):

@@ -12,7 +12,7 @@ import msgspec
 
 from actors.embedding.identity import LOCAL_E5, LOCAL_USE, resolve_identity, settings_for
 from actors.errors import BulkheadError
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.searcher.query_vectors import QueryEmbedder, QueryVectors
 from actors.settings import EmbeddingSettings
 

@@ -17,7 +17,9 @@ import trio
 from actors.actor import House
 from actors.errors import BulkheadError, GenerationSuspect
 from actors.mailbox import deadline_after
-from actors.messages import Done, DropGeneration, GenerationRef, LoadGeneration, WarmUp, view_name
+from actors.messages.base import Done
+from actors.messages.index import GenerationRef, view_name
+from actors.messages.searcher import DropGeneration, LoadGeneration, WarmUp
 from actors.searcher.pair import Pair, Slot
 from actors.searcher.recycling import judge
 from actors.settings import SearcherSettings

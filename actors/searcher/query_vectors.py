@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from actors.errors import EmbeddingUnavailable
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from actors.messages import Candidate, Corpus, SearchMode
+from actors.messages.base import Candidate, Corpus, SearchMode
 from actors.searcher.confidence import low_confidence
 from actors.settings import SearcherSettings
 from actors.text import is_code_like, is_mostly_unspaced

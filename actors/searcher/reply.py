@@ -2,7 +2,8 @@
 
 import msgspec
 
-from actors.messages import Candidate, GenerationRef, SearchMode
+from actors.messages.base import Candidate, SearchMode
+from actors.messages.index import GenerationRef
 from actors.searcher.ranking import Ranked, explain
 from actors.sql.rows import rfc3339
 

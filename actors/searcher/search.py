@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from typing import Literal
 
 from actors.errors import BulkheadError, EmbeddingUnavailable, Interrupted, InvalidParams
-from actors.messages import Candidate, Query, QueryResult, SearchMode
+from actors.messages.base import Candidate, SearchMode
+from actors.messages.searcher import Query, QueryResult
 from actors.searcher.query_vectors import EmbeddingLate, QueryVector, QueryVectors, from_bytes
 from actors.searcher.store import LIMIT_MAX, GenerationStore, OpenView, Question
 from actors.settings import SearcherSettings

@@ -28,15 +28,8 @@ import msgspec
 
 from actors.errors import BulkheadError, GenerationSuspect, Interrupted, NoGeneration
 from actors.generation import Mask, read_mask, verify
-from actors.messages import (
-    Candidate,
-    Corpus,
-    EmbeddingIdentity,
-    Filters,
-    GenerationRef,
-    view_name,
-    view_number,
-)
+from actors.messages.base import Candidate, Corpus, Filters
+from actors.messages.index import EmbeddingIdentity, GenerationRef, view_name, view_number
 from actors.searcher.bm25 import Frequencies, scores, total
 from actors.searcher.lance_filters import Condition, conditions
 from actors.searcher.lance_queries import CARRIED, Wanted, by_terms, by_vector, count_rows, find

@@ -11,7 +11,7 @@ import trio
 from actors.actor import House
 from actors.errors import BulkheadError, DeadlineExceeded
 from actors.mailbox import seconds_until
-from actors.messages import Candidates, Message
+from actors.messages.base import Candidates, Message
 
 BRIEF_S = 0.1
 

@@ -7,7 +7,8 @@ at all is what counts.
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from actors.messages import Candidate, FoundRow, Query, QueryResult, Search, Tried, TryView
+from actors.messages.base import Candidate
+from actors.messages.searcher import FoundRow, Query, QueryResult, Search, Tried, TryView
 
 Ask = Callable[[Query], Awaitable[QueryResult]]
 

@@ -17,17 +17,15 @@ from actors.child import CallContext, serve
 from actors.errors import BulkheadError
 from actors.frames import Setup
 from actors.lance_import import leave_out_catalogues
-from actors.messages import (
-    Done,
+from actors.messages.base import Done, Message, Row
+from actors.messages.index import GenerationRef
+from actors.messages.searcher import (
     DropGeneration,
     Folder,
-    GenerationRef,
     LoadGeneration,
-    Message,
     Query,
     ReadLines,
     ResolveFolder,
-    Row,
     SearcherWork,
     WarmUp,
 )

@@ -11,7 +11,7 @@ The table is called `t` in the fragments. Tags are a JSON array of strings in th
 from typing import Literal, NamedTuple
 
 from actors.errors import InvalidParams
-from actors.messages import Filters
+from actors.messages.base import Filters
 
 VALUES_MAX = 1000
 """How many values all members of one Filters may name together."""

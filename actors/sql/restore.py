@@ -22,7 +22,8 @@ import msgspec
 
 from actors.child import CallContext, StoreLost
 from actors.errors import BulkheadError, DiskFull, InvalidParams, Quarantined
-from actors.messages import Message, RestoreTruth, Row
+from actors.messages.base import Message, Row
+from actors.messages.core_writer import RestoreTruth
 from actors.sql import keywords, meta, swap
 from actors.sql.database import (
     Database,

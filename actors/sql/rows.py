@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from actors.errors import InvalidParams
-from actors.messages import Rows
+from actors.messages.base import Rows
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 PAGE_ROWS_MAX = 1000

@@ -32,7 +32,7 @@ import msgspec
 
 from actors.child import CallContext, StoreLost
 from actors.errors import BulkheadError, DiskFull, NotFound, Quarantined, StoreBroken
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.settings import RoomSetup
 from actors.sql import keywords, meta, swap, writer_epoch
 from actors.sql.damaged import Damaged, open_damaged

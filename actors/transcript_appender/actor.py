@@ -16,17 +16,15 @@ from actors.actor import SEARCH_TRAY, House, StorageActor
 from actors.envelope import Envelope
 from actors.errors import BulkheadError, ErrorInfo, from_info
 from actors.mailbox import deadline_after
-from actors.messages import (
+from actors.messages.base import Message, Row, Statistics
+from actors.messages.core_writer import RestoreTruth
+from actors.messages.transcript_appender import (
     AppendBatch,
     AppendEvents,
     AppendOutcome,
     AppendResult,
     BatchResult,
-    Message,
-    RestoreTruth,
-    Row,
     SearchEvents,
-    Statistics,
     TranscriptStatus,
 )
 from actors.settings import RoomSetup, TranscriptAppenderSettings

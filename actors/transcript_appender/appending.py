@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from actors.errors import BulkheadError, Conflict, InvalidParams
-from actors.messages import Appended, AppendEvents, AppendResult
+from actors.messages.transcript_appender import Appended, AppendEvents, AppendResult
 from actors.settings import TranscriptAppenderSettings
 from actors.sql import meta
 from actors.sql.database import Call, savepoint, transaction

@@ -4,7 +4,7 @@ import hashlib
 from typing import NamedTuple
 
 from actors.errors import InvalidParams
-from actors.messages import AppendEvents, EventDraft
+from actors.messages.transcript_appender import AppendEvents, EventDraft
 from actors.settings import TranscriptAppenderSettings
 from actors.sql.limits import check_ids, check_json, check_tags, check_text, check_ts
 

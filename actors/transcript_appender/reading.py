@@ -16,13 +16,12 @@ import msgspec
 
 from actors.child import StoreLost
 from actors.errors import InvalidParams, NotFound, StoreBroken, StoreBusy
-from actors.messages import (
+from actors.messages.base import Row, Rows
+from actors.messages.core_writer import SessionActivity
+from actors.messages.transcript_appender import (
     EventPage,
     GetEvent,
     PageEvents,
-    Row,
-    Rows,
-    SessionActivity,
     SessionHistory,
     SessionPage,
     SessionsSince,

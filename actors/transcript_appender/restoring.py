@@ -18,7 +18,8 @@ import msgspec
 
 from actors.child import CallContext, StoreLost
 from actors.errors import Conflict, InvalidParams, Quarantined
-from actors.messages import RestoreTruth, Row
+from actors.messages.base import Row
+from actors.messages.core_writer import RestoreTruth
 from actors.sql import meta, swap
 from actors.sql.database import (
     Database,

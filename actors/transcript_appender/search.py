@@ -9,7 +9,8 @@ import msgspec
 
 from actors.child import StoreLost
 from actors.errors import StoreBroken
-from actors.messages import Candidate, Candidates, SearchEvents
+from actors.messages.base import Candidate, Candidates
+from actors.messages.transcript_appender import SearchEvents
 from actors.sql import keywords, meta
 from actors.sql.database import QUICK_CHECK_BYTES_MAX, Until, attach_reader, file_bytes
 from actors.sql.filters import where

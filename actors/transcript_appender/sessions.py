@@ -3,7 +3,7 @@
 import sqlite3
 from typing import NamedTuple
 
-from actors.messages import SessionActivity
+from actors.messages.core_writer import SessionActivity
 
 
 class Addition(NamedTuple):

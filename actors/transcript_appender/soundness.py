@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from actors.messages import EventActor, EventKind
+from actors.messages.base import EventActor, EventKind
 from actors.sql.rows import TS_MAX, TS_MIN
 from actors.transcript_appender import store
 from actors.transcript_appender.store import EventRow

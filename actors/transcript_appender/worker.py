@@ -11,20 +11,19 @@ from actors.child import CallContext, StoreLost, serve
 from actors.errors import BulkheadError, StoreBroken
 from actors.frames import Setup
 from actors.gaps import encode_gaps
-from actors.messages import (
+from actors.messages.base import Message, Statistics
+from actors.messages.core_writer import RestoreTruth
+from actors.messages.transcript_appender import (
     AppendBatch,
     AppendEvents,
     AppendOutcome,
     AppendResult,
     BatchResult,
     GetEvent,
-    Message,
     PageEvents,
-    RestoreTruth,
     SearchEvents,
     SessionHistory,
     SessionsSince,
-    Statistics,
     TranscriptAppenderMessage,
     TranscriptStatus,
 )

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from actors.messages import Message
+from actors.messages.base import Message
 from actors.settings import RoomSetup
 from actors.worker import Worker, WorkerDied, WorkerSpec
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from actors.messages import Message
+from actors.messages.base import Message
 from chaos.faults.kinds import CallFault, Exit, Hang, Memory, Place, Raise, Slow, kind_of
 from chaos.faults.ledger import Ledger
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from actors.child import CallContext, Room
-from actors.messages import Message
+from actors.messages.base import Message
 from chaos.faults.call_faults import CallFaults
 
 

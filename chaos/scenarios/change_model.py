@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from chaos.client import Client, Disconnected, RpcError, open_socket
+from chaos.client import Client, Disconnected, open_socket
 from chaos.daemon import kill
 from chaos.endpoint import endpoint
 from chaos.load import new_token, sentence

@@ -11,17 +11,9 @@ import psutil
 import trio
 
 from actors.errors import BulkheadError
-from actors.messages import (
-    AppendEvents,
-    AppendResult,
-    EventDraft,
-    Message,
-    PutUnit,
-    Row,
-    Rows,
-    SessionHistory,
-    UnitHistory,
-)
+from actors.messages.base import Message, Row, Rows
+from actors.messages.core_writer import PutUnit, UnitHistory
+from actors.messages.transcript_appender import AppendEvents, AppendResult, EventDraft, SessionHistory
 from actors.worker import Worker, WorkerDied
 from chaos.faults import control
 from chaos.faults.bare import bare_worker, call

@@ -13,8 +13,10 @@ import psutil
 import pytest
 import trio
 
-from actors import messages
-from actors.messages import CORPORA, Covers, Done, ScanResult, Staged
+from actors.messages.base import CORPORA, Done
+from actors.messages.builder_work import BeginBuild, FlipGeneration, ScanResult, ScanSources, Staged, StageDocuments
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Covers
 from chaos.client import Client, Disconnected, RpcError, environment, open_socket
 from chaos.daemon import Daemon, wait_until
 from supervisor.descriptors import OWN_DESCRIPTORS
@@ -133,24 +135,24 @@ def test_g3_a_tree_with_more_files_than_descriptors_is_scanned_and_built(many_fi
         limits = psutil.Process(builder.worker.process.pid).rlimit(psutil.RLIMIT_NOFILE)
         assert limits[0] == 256
         for _ in range(2):
-            found = builder.worker.call(messages.ScanSources(sources=[root]), ScanResult)
+            found = builder.worker.call(ScanSources(sources=[root]), ScanResult)
             assert found.files == FILES and not found.skipped and not found.held
         assert open_files(builder) < 32, "a scan keeps nothing open"
         build(builder, found.digest, root)
         assert open_files(builder) < 64, "nor does a build"
 
 
-def build(builder: Builder, digest: str, root: messages.SourceRoot) -> None:
+def build(builder: Builder, digest: str, root: SourceRoot) -> None:
     covers = Covers(event_seq=0, core_seq=0, sources_digest=digest)
-    builder.do(messages.BeginBuild(generation=1, covers=covers, identity=None, previous=None, sources=[root]))
+    builder.do(BeginBuild(generation=1, covers=covers, identity=None, previous=None, sources=[root]))
     rows, more = 0, True
     while more:
-        staged = builder.worker.call(messages.StageDocuments(files_max=500), Staged)
+        staged = builder.worker.call(StageDocuments(files_max=500), Staged)
         rows, more = rows + staged.rows, staged.more
     assert rows == FILES
     sealed = builder.finish()
     assert sealed.rows == {**dict.fromkeys(CORPORA, 0), "documents": FILES}
-    builder.worker.call(messages.FlipGeneration(generation=1), Done)
+    builder.worker.call(FlipGeneration(generation=1), Done)
 
 
 def open_files(builder: Builder) -> int:

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.messages import Done, GetVectors, PutVectors, Vectors
+from actors.messages.base import Done
+from actors.messages.cache_manager import GetVectors, PutVectors, Vectors
 from actors.settings import RoomSetup
 from chaos.client import ROOT, environment, open_bridge, open_socket
 from chaos.daemon import Daemon, wait_until

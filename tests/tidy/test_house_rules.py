@@ -1,9 +1,11 @@
 """The rules of the house that a machine can check. A failure says which rule, where, and where the thing should go."""
 
 import ast
+import pkgutil
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -11,9 +13,10 @@ import msgspec
 import pytest
 
 from actors import messages
+from actors.messages.base import Message
 from supervisor.config import Config
 from supervisor.logs import FIELDS
-from supervisor.routes import METHODS
+from supervisor.routes.table import METHODS
 from supervisor.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -130,10 +133,11 @@ def test_nothing_but_the_command_line_prints_to_stdout() -> None:
 
 
 def test_every_message_has_a_recipient_and_an_answer() -> None:
-    unions = [name for name in dir(messages) if name.endswith(("Message", "Work")) and name != "Message"]
-    takers = [getattr(messages, name) for name in unions]
-    known = {kind for taken in takers for kind in get_args(taken) or (taken,)}
-    defined = {kind for kind in messages.Message.__subclasses__() if kind.__module__ == messages.__name__}
+    rooms = [import_module(f"{messages.__name__}.{found.name}") for found in pkgutil.iter_modules(messages.__path__)]
+    takers = {name: getattr(room, name) for room in rooms for name in dir(room) if name.endswith(("Message", "Work"))}
+    del takers["Message"]
+    known = {kind for taken in takers.values() for kind in get_args(taken) or (taken,)}
+    defined = {kind for kind in Message.__subclasses__() if kind.__module__.startswith(f"{messages.__name__}.")}
     assert defined == known
     for kind in defined:
         assert issubclass(kind.answer, msgspec.Struct), kind

@@ -9,7 +9,7 @@ import msgspec
 from actors.child import CallContext, serve
 from actors.errors import Interrupted
 from actors.frames import Setup
-from actors.messages import Message, Row
+from actors.messages.base import Message, Row
 
 
 class Meet(Message, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ import msgspec
 from actors.child import CallContext, _Child
 from actors.core_writer.worker import CoreRoom
 from actors.frames import Crash, FrameSplitter, Setup, encode_frame, to_parent_decoder
-from actors.messages import AppendEvents, AppendResult, Candidates, EventDraft, Filters, Message, SearchEvents
+from actors.messages.base import Candidates, Filters, Message
+from actors.messages.transcript_appender import AppendEvents, AppendResult, EventDraft, SearchEvents
 from actors.settings import RoomSetup
 from actors.sql.truth_room import TruthRoom
 from actors.transcript_appender.worker import TranscriptRoom

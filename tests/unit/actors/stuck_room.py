@@ -9,7 +9,7 @@ import msgspec
 
 from actors.child import CallContext, serve
 from actors.frames import Setup
-from actors.messages import Message, Row
+from actors.messages.base import Message, Row
 
 HANG_S = 60
 

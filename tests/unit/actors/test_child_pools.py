@@ -7,7 +7,7 @@ import pytest
 
 from actors.errors import Interrupted
 from actors.frames import Failure, Reply, Report
-from actors.messages import Row
+from actors.messages.base import Row
 from actors.settings import RoomSetup
 from tests.unit.actors.pooled_room import Alone, Linger, Meet
 from tests.worker_client import WorkerClient

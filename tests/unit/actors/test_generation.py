@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from actors import generation as generations
 from actors.errors import GenerationSuspect
 from actors.generation import PENDING, PendingText, Pointer, encode_pending, read_pending
-from actors.messages import Covers
+from actors.messages.index import Covers
 
 texts = st.lists(st.builds(PendingText, st.binary(min_size=32, max_size=32), st.text(max_size=30)), max_size=12)
 

@@ -16,19 +16,10 @@ from actors.errors import (
     ShuttingDown,
 )
 from actors.mailbox import CONTROL_COUNT_MAX, CONTROL_TRAY, Mailbox, deadline_after
-from actors.messages import (
-    AppendEvents,
-    CoreStatus,
-    Done,
-    EventDraft,
-    GetEvent,
-    Message,
-    PutUnit,
-    RollbackIndex,
-    Row,
-    Statistics,
-    TruthAdvanced,
-)
+from actors.messages.base import Done, Message, Row, Statistics
+from actors.messages.core_writer import CoreStatus, PutUnit
+from actors.messages.generation_builder import RollbackIndex, TruthAdvanced
+from actors.messages.transcript_appender import AppendEvents, EventDraft, GetEvent
 from actors.service_times import SAMPLES_MIN
 
 

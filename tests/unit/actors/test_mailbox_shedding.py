@@ -7,7 +7,8 @@ import trio.testing
 
 from actors.errors import Overloaded
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages import GetEvent, Row
+from actors.messages.base import Row
+from actors.messages.transcript_appender import GetEvent
 
 
 async def test_a_modest_client_that_has_waited_keeps_its_place_whatever_deadlines_the_others_have() -> None:

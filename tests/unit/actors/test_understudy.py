@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actors.mailbox import deadline_after
-from actors.messages import Row
+from actors.messages.base import Row
 from actors.settings import RoomSetup
 from actors.understudy import Understudies
 from actors.worker import Worker, WorkerSpec

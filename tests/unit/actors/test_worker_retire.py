@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from actors.errors import BulkheadError
 from actors.mailbox import deadline_after
-from actors.messages import Row
+from actors.messages.base import Row
 from actors.settings import RoomSetup
 from actors.worker import Worker, WorkerDied, WorkerSpec
 from tests.unit.actors.pooled_room import Linger, Meet

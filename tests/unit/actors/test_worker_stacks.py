@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from actors.mailbox import deadline_after
-from actors.messages import Row
+from actors.messages.base import Row
 from actors.settings import RoomSetup
 from actors.worker import Worker, WorkerDied, WorkerSpec
 from tests.unit.actors.stuck_room import Hang

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from actors import generation
-from actors.messages import Covers
+from actors.messages.index import Covers
 from chaos import checker
 from chaos.client import Client
 from chaos.databases import check_databases

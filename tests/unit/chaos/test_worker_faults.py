@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors.messages import AppendEvents, AppendResult, EventDraft, Statistics, TranscriptStatus
+from actors.messages.base import Statistics
+from actors.messages.transcript_appender import AppendEvents, AppendResult, EventDraft, TranscriptStatus
 from actors.worker import Worker, WorkerDied
 from chaos.daemon import data_directory
 from chaos.faults import control

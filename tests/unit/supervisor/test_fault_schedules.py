@@ -32,7 +32,7 @@ from actors.actor import House, serve_tray
 from actors.envelope import Envelope
 from actors.errors import BulkheadError, StoreBroken, StoreBusy
 from actors.mailbox import SETTLE_S, Mailbox
-from actors.messages import Appended, AppendEvents, AppendResult, EventDraft
+from actors.messages.transcript_appender import Appended, AppendEvents, AppendResult, EventDraft
 from actors.worker import WorkerDied
 from supervisor.lifecycle import State
 from supervisor.supervise import ActorSpec, Supervisor, Transition

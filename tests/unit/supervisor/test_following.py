@@ -9,7 +9,7 @@ import trio.testing
 
 from actors.actor import Board
 from actors.mailbox import deadline_after
-from actors.messages import BuildEnd, Progress
+from actors.messages.index import BuildEnd, Progress
 from actors.notices import BuilderNotice
 from supervisor.config import ProtocolLimits
 from supervisor.following import NOTE_EVERY_S, Notes, describe, end_of, follow, outcome

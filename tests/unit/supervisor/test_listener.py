@@ -21,7 +21,7 @@ from supervisor import listener as doors
 from supervisor.config import ProtocolLimits
 from supervisor.in_flight import InFlight
 from supervisor.listener import Connection, Listener
-from supervisor.routes import Routes, Scope
+from supervisor.routes.routing import Routes, Scope
 
 PATIENCE_S = 20
 

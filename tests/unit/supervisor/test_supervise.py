@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from actors.actor import House
 from actors.errors import ActorUnavailable, BulkheadError, Quarantined, ShuttingDown, StoreBroken
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages import GetEvent, Row
+from actors.messages.base import Row
+from actors.messages.transcript_appender import GetEvent
 from actors.worker import WorkerDied, WorkerSpec
 from supervisor.lifecycle import State
 from supervisor.supervise import STUCK_MS, ActorSpec, Supervisor, assert_acyclic, first_leaf

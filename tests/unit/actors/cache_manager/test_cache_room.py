@@ -14,15 +14,13 @@ from actors.cache_manager import file as cache_file
 from actors.cache_manager.worker import CacheRoom
 from actors.child import StoreLost
 from actors.errors import InvalidParams
-from actors.messages import (
+from actors.messages.base import Done, Message, Statistics
+from actors.messages.cache_manager import (
     CacheManagerMessage,
     CacheStats,
     ClearCache,
-    Done,
     GetVectors,
-    Message,
     PutVectors,
-    Statistics,
     TrimCache,
     Vectors,
 )

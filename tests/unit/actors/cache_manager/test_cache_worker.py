@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from actors.messages import CacheStats, Done, GetVectors, PutVectors, Statistics, Vectors
+from actors.messages.base import Done, Statistics
+from actors.messages.cache_manager import CacheStats, GetVectors, PutVectors, Vectors
 from actors.settings import RoomSetup
 from tests.unit.actors.room_kit import killed
 from tests.worker_client import WorkerClient

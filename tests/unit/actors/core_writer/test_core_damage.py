@@ -12,8 +12,8 @@ import pytest
 
 from actors.core_writer.worker import CoreRoom
 from actors.errors import NotFound, Quarantined
-from actors.messages import (
-    Candidates,
+from actors.messages.base import Candidates, Row, Rows, Statistics
+from actors.messages.core_writer import (
     CoreStatus,
     GetSession,
     GetUnit,
@@ -21,10 +21,7 @@ from actors.messages import (
     OpenSession,
     PageUnits,
     PutUnit,
-    Row,
-    Rows,
     SearchUnits,
-    Statistics,
 )
 from actors.settings import RoomSetup
 from actors.sql.set_aside import FINDING

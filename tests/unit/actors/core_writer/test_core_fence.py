@@ -12,7 +12,8 @@ import pytest
 from actors.child import EXIT_CRASH
 from actors.errors import NotFound, Quarantined, StoreBroken
 from actors.frames import Crash, Failure
-from actors.messages import Candidates, CoreStatus, GetUnit, PutUnit, Row, SearchUnits, Statistics
+from actors.messages.base import Candidates, Row, Statistics
+from actors.messages.core_writer import CoreStatus, GetUnit, PutUnit, SearchUnits
 from actors.settings import RoomSetup
 from tests.unit.actors.room_kit import killed, rows_of
 from tests.worker_client import WorkerClient

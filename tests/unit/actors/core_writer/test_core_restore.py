@@ -16,15 +16,13 @@ import msgspec
 import pytest
 
 from actors.errors import InvalidParams
-from actors.messages import (
-    Candidates,
+from actors.messages.base import Candidates, Row, Rows
+from actors.messages.core_writer import (
     GetSession,
     GetUnit,
     OpenSession,
     PutUnit,
     RestoreTruth,
-    Row,
-    Rows,
     SearchUnits,
     UnitHistory,
 )

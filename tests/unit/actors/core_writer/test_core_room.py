@@ -13,33 +13,27 @@ from hypothesis import strategies as st
 from actors.core_writer import search
 from actors.core_writer.worker import CoreRoom
 from actors.errors import Conflict, DiskFull, InvalidParams, NotFound, Quarantined
-from actors.messages import (
+from actors.messages.base import Candidates, Done, Filters, Message, Row, Rows, Statistics
+from actors.messages.core_writer import (
     AddSource,
     AdoptSessions,
     AllocateGeneration,
-    Candidates,
     CloseSession,
     CoreStatus,
     CoreWriterMessage,
-    Done,
-    Filters,
     GenerationNumber,
     GetSession,
     GetUnit,
     ListSessions,
     ListSources,
     ListUnits,
-    Message,
     OpenSession,
     PageUnits,
     PutUnit,
     RemoveSource,
-    Row,
-    Rows,
     SearchUnits,
     SessionActivity,
     SourceRoots,
-    Statistics,
     UnitHistory,
 )
 from actors.settings import CoreWriterSettings

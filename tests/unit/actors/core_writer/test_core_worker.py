@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from actors.errors import Quarantined
-from actors.messages import CoreStatus, GetUnit, PutUnit, Row, Statistics
+from actors.messages.base import Row, Statistics
+from actors.messages.core_writer import CoreStatus, GetUnit, PutUnit
 from actors.settings import RoomSetup
 from tests.unit.actors.room_kit import killed, refused_start
 from tests.worker_client import WorkerClient

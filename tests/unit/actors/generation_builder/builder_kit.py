@@ -7,8 +7,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from actors import messages
-from actors.messages import CORPORA, Covers, Done, EmbeddingIdentity, GenerationRef, Message, SourceRoot, Staged
+from actors.messages.base import CORPORA, Done, Message
+from actors.messages.builder_work import (
+    BeginBuild,
+    FlipGeneration,
+    IndexTable,
+    SealGeneration,
+    Staged,
+    StageDocuments,
+    StageEvents,
+    StageUnits,
+    StageVectors,
+    TestGeneration,
+    WriteTable,
+)
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef
 from actors.settings import GenerationBuilderSettings, RoomSetup
 from tests.worker_client import WorkerClient
 
@@ -130,20 +144,18 @@ class Builder:
         """Begin a build."""
         covers = Covers(event_seq=len(EVENTS), core_seq=len(UNITS), sources_digest="digest")
         self.do(
-            messages.BeginBuild(
-                generation=number, covers=covers, identity=identity, previous=previous, sources=list(sources)
-            )
+            BeginBuild(generation=number, covers=covers, identity=identity, previous=previous, sources=list(sources))
         )
 
     def stage(
         self, *, events: Iterable[Event] = (), units: Iterable[Event] = (), documents: bool = False
     ) -> list[bytes]:
         """Stage rows and return the hashes that are wanted."""
-        wanted = self.staged(messages.StageEvents(rows=msgspec.msgpack.encode(list(events)))).wanted
-        wanted += self.staged(messages.StageUnits(rows=msgspec.msgpack.encode(list(units)))).wanted
+        wanted = self.staged(StageEvents(rows=msgspec.msgpack.encode(list(events)))).wanted
+        wanted += self.staged(StageUnits(rows=msgspec.msgpack.encode(list(units)))).wanted
         more = documents
         while more:
-            staged = self.staged(messages.StageDocuments(files_max=2))
+            staged = self.staged(StageDocuments(files_max=2))
             wanted += staged.wanted
             more = staged.more
         return wanted
@@ -158,16 +170,16 @@ class Builder:
 
     def give_blob(self, keys: Sequence[bytes], dimensions: int, blob: bytes) -> None:
         """Give vectors as the cache does."""
-        self.do(messages.StageVectors(keys=list(keys), dimensions=dimensions, blob=blob))
+        self.do(StageVectors(keys=list(keys), dimensions=dimensions, blob=blob))
 
     def finish(self) -> GenerationRef:
         """Write, index, test and seal."""
         for corpus in CORPORA:
-            self.do(messages.WriteTable(corpus=corpus))
+            self.do(WriteTable(corpus=corpus))
         for corpus in CORPORA:
-            self.do(messages.IndexTable(corpus=corpus))
-        self.do(messages.TestGeneration())
-        return self.worker.call(messages.SealGeneration(), GenerationRef)
+            self.do(IndexTable(corpus=corpus))
+        self.do(TestGeneration())
+        return self.worker.call(SealGeneration(), GenerationRef)
 
     def build(
         self,
@@ -188,7 +200,7 @@ class Builder:
             self.give(wanted)
         sealed = self.finish()
         if flip:
-            self.do(messages.FlipGeneration(generation=number))
+            self.do(FlipGeneration(generation=number))
         return sealed
 
 

@@ -10,10 +10,25 @@ import msgspec
 import pytest
 
 from actors import generation as generations
-from actors import messages
 from actors.errors import BuildFailed, DeadlineExceeded, GenerationSuspect, StoreBusy
 from actors.generation import PendingText, embedded_text, read_manifest, read_pending
-from actors.messages import CORPORA, Done, GenerationRef, SourceRoot
+from actors.messages.base import CORPORA, Done, Message
+from actors.messages.builder_work import (
+    AbandonBuild,
+    IndexState,
+    IndexTable,
+    RecoverIndex,
+    ScanResult,
+    ScanSources,
+    SealGeneration,
+    StageEvents,
+    StageVectors,
+    TestGeneration,
+    VerifyGeneration,
+    WriteTable,
+)
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import GenerationRef
 from tests.unit.actors.generation_builder.builder_kit import (
     DIMENSIONS,
     EVENTS,
@@ -125,7 +140,7 @@ def test_the_manifest_describes_what_is_on_disk(complete: GenerationRef, builder
     assert not [entry.path for entry in manifest.files if entry.path.startswith(("staging", "scratch"))]
     assert generations.read_current(builder.index) is not None
     assert not list(builder.index.glob("*.tmp")), "staging, scratch and temporary folder are gone"
-    assert builder.worker.call(messages.VerifyGeneration(generation=1), GenerationRef) == complete
+    assert builder.worker.call(VerifyGeneration(generation=1), GenerationRef) == complete
 
 
 def test_the_same_truth_gives_the_same_rows_and_the_same_scores(
@@ -167,7 +182,7 @@ def test_a_hash_is_wanted_once(builder: Builder) -> None:
     wanted = builder.stage(events=[event(1, "same"), event(2, "same"), event(3, "other"), event(4, " \n")])
     assert wanted == [sha("same"), sha("other")]
     assert builder.stage(events=[event(5, "same")], units=[unit(1, "other")]) == []
-    builder.do(messages.AbandonBuild())
+    builder.do(AbandonBuild())
 
 
 def test_vectors_come_from_the_generation_before_by_hash(builder: Builder, complete: GenerationRef) -> None:
@@ -184,7 +199,7 @@ def test_vectors_of_another_identity_are_not_taken(builder: Builder, complete: G
     other = msgspec.structs.replace(IDENTITY, model="another of the same size")
     builder.begin(8, previous=complete, identity=other)
     assert len(builder.stage(events=EVENTS)) == 4
-    builder.do(messages.AbandonBuild())
+    builder.do(AbandonBuild())
 
 
 def test_damaged_vectors_are_taken_for_missing(builder: Builder) -> None:
@@ -192,7 +207,7 @@ def test_damaged_vectors_are_taken_for_missing(builder: Builder) -> None:
     builder.begin(9)
     keys = builder.stage(events=[event(seq, f"text {seq}") for seq in range(1, 5)])
     nan, long, zero = b"\x00\x00\xc0\x7f" * DIMENSIONS, b"\x00\x00\x00\x40" * DIMENSIONS, bytes(4 * DIMENSIONS)
-    builder.do(messages.StageVectors(keys=keys, dimensions=DIMENSIONS, blob=vector_of(keys[0]) + nan + long + zero))
+    builder.do(StageVectors(keys=keys, dimensions=DIMENSIONS, blob=vector_of(keys[0]) + nan + long + zero))
     ref = builder.finish()
     assert (ref.vectors_have, ref.vectors_want) == (1, 4)
     assert [text.text for text in pending(ref)] == ["text 4", "text 3", "text 2"]
@@ -202,9 +217,9 @@ def test_vectors_of_another_size_end_the_build(builder: Builder) -> None:
     builder.begin(10)
     keys = builder.stage(events=[event(1, "text")])
     with pytest.raises(BuildFailed, match="7 dimensions"):
-        builder.do(messages.StageVectors(keys=keys, dimensions=7, blob=bytes(28)))
+        builder.do(StageVectors(keys=keys, dimensions=7, blob=bytes(28)))
     with pytest.raises(BuildFailed, match="no build is under way"):
-        builder.do(messages.WriteTable(corpus="events"))
+        builder.do(WriteTable(corpus="events"))
     assert not list(builder.index.glob("*.tmp"))
 
 
@@ -220,7 +235,7 @@ def test_nothing_at_all_is_a_generation_too(builder: Builder) -> None:
     ref = builder.build(12, events=[], units=[], flip=False)
     assert ref.rows == {"events": 0, "units": 0, "documents": 0}
     assert [rows_of(ref, corpus) for corpus in CORPORA] == [[], [], []]
-    assert builder.worker.call(messages.VerifyGeneration(generation=12), GenerationRef) == ref
+    assert builder.worker.call(VerifyGeneration(generation=12), GenerationRef) == ref
 
 
 def test_what_has_no_vector_is_pending_newest_first_and_in_turns(builder: Builder, tmp_path: Path) -> None:
@@ -291,22 +306,22 @@ def test_ids_that_look_like_sql_are_ids(builder: Builder) -> None:
 def test_a_page_that_is_no_page_fails_the_build(builder: Builder) -> None:
     builder.begin(18)
     with pytest.raises(BuildFailed, match="page of events not understood"):
-        builder.staged(messages.StageEvents(rows=msgspec.msgpack.encode([{"no": "event"}])))
+        builder.staged(StageEvents(rows=msgspec.msgpack.encode([{"no": "event"}])))
 
 
 def test_steps_out_of_order_are_refused(builder: Builder) -> None:
     for step in (
-        messages.IndexTable(corpus="events"),
-        messages.TestGeneration(),
-        messages.SealGeneration(),
+        IndexTable(corpus="events"),
+        TestGeneration(),
+        SealGeneration(),
     ):
         builder.begin(19)
         with pytest.raises(BuildFailed, match=r"not written yet|not tested yet"):
             builder.do(step)
     builder.begin(19)
-    builder.do(messages.WriteTable(corpus="events"))
+    builder.do(WriteTable(corpus="events"))
     with pytest.raises(BuildFailed, match="written already"):
-        builder.do(messages.WriteTable(corpus="events"))
+        builder.do(WriteTable(corpus="events"))
 
 
 def test_a_number_is_never_used_twice(builder: Builder, complete: GenerationRef) -> None:
@@ -318,9 +333,9 @@ def test_a_number_is_never_used_twice(builder: Builder, complete: GenerationRef)
 def test_a_step_past_its_deadline_is_not_done(builder: Builder) -> None:
     builder.begin(20)
     with pytest.raises(DeadlineExceeded):
-        builder.worker.call(messages.WriteTable(corpus="events"), Done, seconds=-1)
-    builder.do(messages.WriteTable(corpus="events"))
-    builder.do(messages.AbandonBuild())
+        builder.worker.call(WriteTable(corpus="events"), Done, seconds=-1)
+    builder.do(WriteTable(corpus="events"))
+    builder.do(AbandonBuild())
 
 
 def test_beginning_anew_drops_what_was_begun(builder: Builder) -> None:
@@ -328,7 +343,7 @@ def test_beginning_anew_drops_what_was_begun(builder: Builder) -> None:
     builder.stage(events=EVENTS)
     builder.begin(22)
     assert [path.name for path in builder.index.glob("gen-*.tmp")] == ["gen-000022.tmp"]
-    builder.do(messages.AbandonBuild())
+    builder.do(AbandonBuild())
     assert not list(builder.index.glob("*.tmp"))
 
 
@@ -339,13 +354,13 @@ def test_the_self_test_notices_a_row_too_few(builder: Builder) -> None:
     builder.begin(23)
     builder.stage(events=EVENTS)
     for corpus in CORPORA:
-        builder.do(messages.WriteTable(corpus=corpus))
+        builder.do(WriteTable(corpus=corpus))
     table = lancedb.connect(str(builder.index / "gen-000023.tmp")).open_table("events")
     table.delete("seq = 2")
     for corpus in CORPORA:
-        builder.do(messages.IndexTable(corpus=corpus))
+        builder.do(IndexTable(corpus=corpus))
     with pytest.raises(BuildFailed, match="self-test of table events: rows: expected 5, found 4"):
-        builder.do(messages.TestGeneration())
+        builder.do(TestGeneration())
     assert not list(builder.index.glob("*.tmp"))
 
 
@@ -355,26 +370,26 @@ def test_the_self_test_notices_rows_outside_the_index(builder: Builder) -> None:
     builder.begin(24)
     builder.stage(events=EVENTS)
     for corpus in CORPORA:
-        builder.do(messages.WriteTable(corpus=corpus))
-        builder.do(messages.IndexTable(corpus=corpus))
+        builder.do(WriteTable(corpus=corpus))
+        builder.do(IndexTable(corpus=corpus))
     table = lancedb.connect(str(builder.index / "gen-000024.tmp")).open_table("events")
     moved = table.search().where("seq = 2").to_arrow()
     table.delete("seq = 2")
     table.add(moved, on_bad_vectors="null")
     with pytest.raises(BuildFailed, match="keyword index: expected 5, found 4"):
-        builder.do(messages.TestGeneration())
+        builder.do(TestGeneration())
 
 
 def test_a_file_that_appears_after_the_self_test_is_noticed(builder: Builder) -> None:
     builder.begin(25)
     builder.stage(events=EVENTS)
     for corpus in CORPORA:
-        builder.do(messages.WriteTable(corpus=corpus))
-        builder.do(messages.IndexTable(corpus=corpus))
-    builder.do(messages.TestGeneration())
+        builder.do(WriteTable(corpus=corpus))
+        builder.do(IndexTable(corpus=corpus))
+    builder.do(TestGeneration())
     (builder.index / "gen-000025.tmp" / "events.lance" / "data" / "more.lance").write_bytes(b"x")
     with pytest.raises(BuildFailed, match=r"files changed after the self-test: 'events.lance/data/more.lance'"):
-        builder.do(messages.SealGeneration())
+        builder.do(SealGeneration())
 
 
 @pytest.mark.parametrize("step", ["stage", "write", "index", "test", "seal"])
@@ -383,12 +398,12 @@ def test_deleting_the_index_under_a_build_fails_that_build_and_the_next_one_succ
 ) -> None:
     number = 30 + ["stage", "write", "index", "test", "seal"].index(step) * 2
     builder.begin(number)
-    steps: list[tuple[str, list[messages.Message]]] = [
-        ("stage", [messages.StageEvents(rows=msgspec.msgpack.encode(EVENTS))]),
-        ("write", [messages.WriteTable(corpus=corpus) for corpus in CORPORA]),
-        ("index", [messages.IndexTable(corpus=corpus) for corpus in CORPORA]),
-        ("test", [messages.TestGeneration()]),
-        ("seal", [messages.SealGeneration()]),
+    steps: list[tuple[str, list[Message]]] = [
+        ("stage", [StageEvents(rows=msgspec.msgpack.encode(EVENTS))]),
+        ("write", [WriteTable(corpus=corpus) for corpus in CORPORA]),
+        ("index", [IndexTable(corpus=corpus) for corpus in CORPORA]),
+        ("test", [TestGeneration()]),
+        ("seal", [SealGeneration()]),
     ]
     for name, calls in steps:
         if name == step:
@@ -429,10 +444,10 @@ def test_what_was_skipped_is_in_the_manifest(builder: Builder, tmp_path: Path) -
         ("latin.md", "not_utf8"),
     }
     # A scan does not read contents, and still tells what the build found out, as long as the files are there.
-    scan = builder.worker.call(messages.ScanSources(sources=[source(tmp_path)]), messages.ScanResult)
+    scan = builder.worker.call(ScanSources(sources=[source(tmp_path)]), ScanResult)
     assert {skip.reason for skip in scan.skipped} == {"binary", "not_utf8"}
     (tmp_path / "binary.md").unlink()
-    scan = builder.worker.call(messages.ScanSources(sources=[source(tmp_path)]), messages.ScanResult)
+    scan = builder.worker.call(ScanSources(sources=[source(tmp_path)]), ScanResult)
     assert [Path(skip.path).name for skip in scan.skipped] == ["latin.md"]
 
 
@@ -454,7 +469,7 @@ def test_deleting_the_index_again_and_again_never_ends_the_process(builder: Buil
                 builder.build(number)
             except (BuildFailed, GenerationSuspect, StoreBusy):
                 failed += 1
-            builder.worker.call(messages.RecoverIndex(), messages.IndexState)
+            builder.worker.call(RecoverIndex(), IndexState)
     finally:
         stop.set()
         deleter.join()

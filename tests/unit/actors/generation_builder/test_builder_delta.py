@@ -6,11 +6,20 @@ from pathlib import Path
 import pytest
 
 from actors import generation as generations
-from actors import messages
 from actors.errors import BuildFailed, GenerationSuspect
 from actors.generation import Masked, read_manifest, read_mask
 from actors.generation_builder import earlier
-from actors.messages import CORPORA, Covers, Done, GenerationRef, IndexState, Items, SourceRoot
+from actors.messages.base import CORPORA, Done
+from actors.messages.builder_work import (
+    BeginDelta,
+    FlipGeneration,
+    IndexState,
+    ProbeIndex,
+    RecoverIndex,
+    RetireGenerations,
+)
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Covers, GenerationRef, Items
 from tests.unit.actors.generation_builder.builder_kit import (
     EVENTS,
     IDENTITY,
@@ -63,7 +72,7 @@ class Store:
         self.deltas += 1
         given = [self.root] if sources is None else list(sources)
         covers = Covers(event_seq=6, core_seq=len(UNITS) + len(changed), sources_digest=f"digest {self.deltas}")
-        begin = messages.BeginDelta(
+        begin = BeginDelta(
             base=self.base, before=before, delta=self.deltas, covers=covers, sources=given, changed_units=list(changed)
         )
         wanted = self.builder.staged(begin).wanted
@@ -72,7 +81,7 @@ class Store:
             self.builder.give(wanted)
         sealed = self.builder.finish()
         if flip:
-            self.builder.do(messages.FlipGeneration(generation=sealed.generation, delta=sealed.delta))
+            self.builder.do(FlipGeneration(generation=sealed.generation, delta=sealed.delta))
         return sealed
 
 
@@ -205,12 +214,12 @@ def test_a_number_is_never_used_twice(store: Store) -> None:
 
 def test_current_names_both_and_both_come_back_after_a_restart(store: Store) -> None:
     view = store.delta(events=[LATER], flip=True)
-    state = store.builder.worker.call(messages.RecoverIndex(), IndexState)
+    state = store.builder.worker.call(RecoverIndex(), IndexState)
     assert (state.current, state.base) == (view, store.base)
     assert state.deltas_highest >= 1
-    store.builder.do(messages.ProbeIndex(generation=view.generation, delta=view.delta))
+    store.builder.do(ProbeIndex(generation=view.generation, delta=view.delta))
     with pytest.raises(GenerationSuspect, match="expected gen-"):
-        store.builder.do(messages.ProbeIndex(generation=view.generation))
+        store.builder.do(ProbeIndex(generation=view.generation))
 
 
 def test_a_damaged_delta_leaves_its_generation_in_service(store: Store) -> None:
@@ -220,7 +229,7 @@ def test_a_damaged_delta_leaves_its_generation_in_service(store: Store) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    state = store.builder.worker.call(messages.RecoverIndex(), IndexState)
+    state = store.builder.worker.call(RecoverIndex(), IndexState)
     assert (state.current, state.base) == (store.base, store.base)
     assert [Path(suspect.path) for suspect in state.suspects] == [Path(view.delta_path)]
 
@@ -229,9 +238,9 @@ def test_retirement_deletes_deltas_that_nobody_reads(store: Store) -> None:
     first = store.delta(events=[LATER])
     second = store.delta(events=[LATER], flip=True)
     assert first.delta_path is not None and second.delta_path is not None
-    store.builder.do(messages.RetireGenerations(keep=[first.view]))
+    store.builder.do(RetireGenerations(keep=[first.view]))
     assert Path(first.delta_path).is_dir() and Path(second.delta_path).is_dir()
-    store.builder.do(messages.RetireGenerations(keep=[]))
+    store.builder.do(RetireGenerations(keep=[]))
     assert not Path(first.delta_path).exists()
     assert Path(second.delta_path).is_dir() and Path(store.base.path).is_dir(), "CURRENT names them"
 
@@ -239,9 +248,9 @@ def test_retirement_deletes_deltas_that_nobody_reads(store: Store) -> None:
 def test_a_generation_that_another_process_builds_is_left_alone(store: Store) -> None:
     index = store.builder.index
     generations.build_path(index, 999).mkdir()
-    store.builder.do(messages.RetireGenerations(keep=[store.base.view], building=999))
+    store.builder.do(RetireGenerations(keep=[store.base.view], building=999))
     assert generations.build_path(index, 999).is_dir()
-    store.builder.worker.call(messages.RetireGenerations(keep=[store.base.view]), Done)
+    store.builder.worker.call(RetireGenerations(keep=[store.base.view]), Done)
     assert not generations.build_path(index, 999).exists()
 
 

@@ -13,7 +13,9 @@ from actors.embedding import TextsRefused, resolve_identity
 from actors.errors import EmbeddingUnavailable, GenerationSuspect
 from actors.generation import PendingText
 from actors.generation_builder.embedder import embed_each
-from actors.messages import CORPORA, Covers, EmbeddedBatch, EmbeddingIdentity, EmbedPending, PeekPending, PendingKeys
+from actors.messages.base import CORPORA
+from actors.messages.builder_work import EmbeddedBatch, EmbedPending, PeekPending, PendingKeys
+from actors.messages.index import Covers, EmbeddingIdentity
 from actors.settings import EmbeddingSettings, RoomSetup
 from tests.unit.actors.generation_builder.builder_kit import (
     EVENTS,

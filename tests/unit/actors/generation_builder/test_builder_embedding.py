@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from actors.actor import Board, House
 from actors.generation_builder.embedding import EmbedBehind
 from actors.mailbox import Mailbox
-from actors.messages import Covers, GenerationRef
+from actors.messages.index import Covers, GenerationRef
 from actors.notices import BuilderNotice, SearchActivity
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from actors.worker import Worker, WorkerSpec

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.actor import Board
 from actors.generation_builder.giving_way import GivingWay
-from actors.messages import EmbeddingIdentity
+from actors.messages.index import EmbeddingIdentity
 from actors.notices import SearchActivity
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from tests.unit.actors.generation_builder.builder_kit import IDENTITY

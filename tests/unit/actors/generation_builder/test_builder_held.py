@@ -11,13 +11,14 @@ from typing import BinaryIO
 import pytest
 
 from actors import generation as generations
-from actors import messages
 from actors.generation import SourceState
 from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.documents import DocumentReader, Place
 from actors.generation_builder.scan import ScanLimits, scan_sources
 from actors.generation_builder.scan_report import FileRetries
-from actors.messages import GenerationRef, ScanResult, SourceRoot
+from actors.messages.builder_work import ScanResult, ScanSources
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import GenerationRef
 from actors.notes import open_note
 from tests.unit.actors.generation_builder.builder_kit import Builder, rows_of, source, write_notes
 
@@ -35,7 +36,7 @@ def build(builder: Builder, sources: list[SourceRoot], previous: GenerationRef |
 
 
 def scan(builder: Builder, sources: list[SourceRoot]) -> ScanResult:
-    return builder.worker.call(messages.ScanSources(sources=sources), ScanResult)
+    return builder.worker.call(ScanSources(sources=sources), ScanResult)
 
 
 def notes_in(ref: GenerationRef) -> list[str]:

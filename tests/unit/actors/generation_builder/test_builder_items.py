@@ -5,22 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from actors import messages
 from actors.generation import read_manifest
 from actors.generation_builder.item_counter import ItemCounter, Tally, items_of
 from actors.generation_builder.item_states import changed_last, item_counts
-from actors.messages import (
+from actors.messages.base import Corpus
+from actors.messages.builder_work import (
+    BeginDelta,
     CountedItems,
     CountedView,
     CountInView,
-    Covers,
     FindInView,
-    GenerationRef,
-    Items,
-    ItemState,
-    SourceRoot,
-    UnitChanges,
+    FlipGeneration,
+    ScanResult,
+    ScanSources,
 )
+from actors.messages.core_writer import SourceRoot, UnitChanges
+from actors.messages.generation_builder import ItemState
+from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef, Items
 from tests.unit.actors.generation_builder.builder_kit import (
     EVENTS,
     IDENTITY,
@@ -57,7 +58,7 @@ def delta(
     give: bool = True,
 ) -> GenerationRef:
     covers = Covers(event_seq=6, core_seq=9, sources_digest=f"digest {base.generation} {number}")
-    begin = messages.BeginDelta(
+    begin = BeginDelta(
         base=base, before=None, delta=number, covers=covers, sources=[source], changed_units=list(changed)
     )
     wanted = builder.staged(begin).wanted
@@ -74,13 +75,13 @@ def count(
     refused: Sequence[bytes] = (),
     changed: Sequence[str] = (),
 ) -> dict[str, CountedItems]:
-    builder.worker.call(messages.ScanSources(sources=list(sources)), messages.ScanResult)
+    builder.worker.call(ScanSources(sources=list(sources)), ScanResult)
     message = CountInView(view=view, sources=list(sources), refused=list(refused), changed_units=list(changed))
     return builder.worker.call(message, CountedView).corpora
 
 
 def find(
-    builder: Builder, view: GenerationRef, source: SourceRoot, corpus: messages.Corpus, key: str, *refused: bytes
+    builder: Builder, view: GenerationRef, source: SourceRoot, corpus: Corpus, key: str, *refused: bytes
 ) -> ItemState:
     message = FindInView(view=view, sources=[source], refused=list(refused), corpus=corpus, key=key, tenant="default")
     return builder.worker.call(message, ItemState)
@@ -223,16 +224,14 @@ def test_a_scan_is_told_the_same_however_often_it_is_reported(builder: Builder, 
     base = builder.build(next(numbers), sources=[source])
     before: GenerationRef | None = None
     for number in range(1, 4):
-        scanned = builder.worker.call(messages.ScanSources(sources=[source]), messages.ScanResult)
+        scanned = builder.worker.call(ScanSources(sources=[source]), ScanResult)
         assert [skip.reason for skip in scanned.skipped] == ["binary"]
         covers = Covers(event_seq=5, core_seq=2, sources_digest=scanned.digest)
-        begin = messages.BeginDelta(
-            base=base, before=before, delta=number, covers=covers, sources=[source], changed_units=[]
-        )
+        begin = BeginDelta(base=base, before=before, delta=number, covers=covers, sources=[source], changed_units=[])
         builder.staged(begin)
         builder.stage(documents=True)
         before = builder.finish()
-        builder.do(messages.FlipGeneration(generation=before.generation, delta=number))
+        builder.do(FlipGeneration(generation=before.generation, delta=number))
         assert before.delta_path is not None
         assert [skip.reason for skip in read_manifest(Path(before.delta_path)).skipped] == ["binary"]
 
@@ -246,7 +245,7 @@ def test_without_a_view_everything_waits(builder: Builder, tmp_path: Path) -> No
 # ---------------------------------------------------------------- put together
 
 
-def view_of(identity: messages.EmbeddingIdentity | None = IDENTITY) -> GenerationRef:
+def view_of(identity: EmbeddingIdentity | None = IDENTITY) -> GenerationRef:
     return GenerationRef(
         generation=7,
         path="",

@@ -6,7 +6,10 @@ import pytest
 
 from actors import generation as generations
 from actors.generation_builder import model_change
-from actors.messages import CORPORA, Comparison, Covers, GenerationRef, ModelChange
+from actors.messages.base import CORPORA
+from actors.messages.builder_work import ModelChange
+from actors.messages.index import Covers, GenerationRef
+from actors.messages.searcher import Comparison
 from tests.unit.actors.generation_builder.builder_kit import IDENTITY
 
 COMPARISON = Comparison(

@@ -13,12 +13,25 @@ import msgspec
 import pytest
 
 from actors import generation as generations
-from actors import messages
 from actors.errors import BuildFailed, DiskFull, GenerationSuspect, StoreBusy
 from actors.generation import Pointer, generation_path, read_current, sealed_numbers, verify, verify_shape
 from actors.generation_builder import shelf
 from actors.generation_builder.index_lock import IndexLock
-from actors.messages import CORPORA, Done, IndexState
+from actors.messages.base import CORPORA, Done, Message
+from actors.messages.builder_work import (
+    IndexState,
+    IndexTable,
+    ProbeIndex,
+    RecoverIndex,
+    RetireGenerations,
+    ScanResult,
+    ScanSources,
+    SealGeneration,
+    StageEvents,
+    StageUnits,
+    TestGeneration,
+    WriteTable,
+)
 from tests.unit.actors.generation_builder.builder_kit import (
     EVENTS,
     MODULE,
@@ -59,13 +72,13 @@ def files_of(folder: Path) -> list[Path]:
 
 # ---------------------------------------------------------------- kills
 
-STEPS: list[messages.Message] = [
-    messages.StageEvents(rows=msgspec.msgpack.encode(EVENTS)),
-    messages.StageUnits(rows=msgspec.msgpack.encode(UNITS)),
-    *(messages.WriteTable(corpus=corpus) for corpus in CORPORA),
-    *(messages.IndexTable(corpus=corpus) for corpus in CORPORA),
-    messages.TestGeneration(),
-    messages.SealGeneration(),
+STEPS: list[Message] = [
+    StageEvents(rows=msgspec.msgpack.encode(EVENTS)),
+    StageUnits(rows=msgspec.msgpack.encode(UNITS)),
+    *(WriteTable(corpus=corpus) for corpus in CORPORA),
+    *(IndexTable(corpus=corpus) for corpus in CORPORA),
+    TestGeneration(),
+    SealGeneration(),
 ]
 
 
@@ -93,9 +106,9 @@ def test_a_kill_at_any_stage_leaves_current_as_it_was_and_no_file_behind(index: 
 def test_recovery_answers_without_loading_lancedb(index: Path, tmp_path: Path) -> None:
     root = write_notes(tmp_path / "notes")
     with WorkerClient(MODULE, settings(index)) as worker:
-        worker.call(messages.RecoverIndex(), IndexState)
-        worker.call(messages.ScanSources(sources=[root]), messages.ScanResult)
-        worker.call(messages.ProbeIndex(generation=2), Done)
+        worker.call(RecoverIndex(), IndexState)
+        worker.call(ScanSources(sources=[root]), ScanResult)
+        worker.call(ProbeIndex(generation=2), Done)
         if sys.platform == "linux":
             maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
             assert "lancedb" not in maps and "pyarrow" not in maps
@@ -107,8 +120,8 @@ def test_recovery_spares_the_build_that_is_under_way(index: Path) -> None:
     with Builder(index) as builder:
         builder.begin(3)
         builder.stage(events=EVENTS)
-        assert served(builder.worker.call(messages.RecoverIndex(), IndexState)) == 2
-        builder.do(messages.RetireGenerations(keep=[]))
+        assert served(builder.worker.call(RecoverIndex(), IndexState)) == 2
+        builder.do(RetireGenerations(keep=[]))
         assert not (index / "gen-000009.tmp").exists()
         assert builder.finish().rows["events"] == 5
 
@@ -349,8 +362,8 @@ def test_a_lock_whose_file_was_deleted_is_taken_anew(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_build_and_leaves_room(index: Path) -> None:
     """A limit on file sizes stands in for a full disk: the same kind of error, on the same calls."""
     events = [{**EVENTS[0], "seq": seq, "event_id": f"e{seq}", "content": f"w{seq} " * 40} for seq in range(1, 300)]
-    stage = messages.StageEvents(rows=msgspec.msgpack.encode(events))
-    write, build_index = messages.WriteTable(corpus="events"), messages.IndexTable(corpus="events")
+    stage = StageEvents(rows=msgspec.msgpack.encode(events))
+    write, build_index = WriteTable(corpus="events"), IndexTable(corpus="events")
     with Builder(index) as builder:
         for before, step, limit in (
             ([], stage, 16 * 1024),

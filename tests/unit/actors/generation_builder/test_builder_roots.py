@@ -18,7 +18,7 @@ from actors.generation_builder.documents import DocumentReader, Place, in_places
 from actors.generation_builder.patience import Patience
 from actors.generation_builder.roots import Roots
 from actors.generation_builder.scan import ScanLimits, Walked, scan_sources, walk_root
-from actors.messages import SourceRoot
+from actors.messages.core_writer import SourceRoot
 from actors.notes import BLOCK_BYTES, open_note
 from tests.hung_mount import can_hang, hung_mount
 from tests.unit.actors.generation_builder.builder_kit import write_notes

@@ -24,7 +24,7 @@ from actors.generation_builder.rows import (
 )
 from actors.generation_builder.staging import PIECE_BYTES, PIECE_ROWS, Stage, in_pieces
 from actors.generation_builder.vectors import VectorBook, matrix, sound
-from actors.messages import Corpus
+from actors.messages.base import Corpus
 from actors.text import analyse, date_terms
 from tests.unit.actors.generation_builder.builder_kit import EVENTS, UNITS, sha, source
 

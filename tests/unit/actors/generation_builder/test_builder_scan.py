@@ -14,7 +14,7 @@ from actors.errors import Interrupted
 from actors.generation_builder import skips
 from actors.generation_builder.scan import Scan, ScanLimits, is_offline, scan_sources
 from actors.generation_builder.skips import SKIPS_MAX, SkipList
-from actors.messages import SourceRoot
+from actors.messages.core_writer import SourceRoot
 
 LIMITS = ScanLimits((".md", ".markdown"), 1000, 10_000, 200, 400)
 

@@ -9,7 +9,8 @@ from actors import generation as generations
 from actors.errors import GenerationSuspect, Interrupted
 from actors.generation import Manifest
 from actors.generation_builder.scrub import Scrub
-from actors.messages import Covers, Scrubbed, ScrubSlice
+from actors.messages.builder_work import Scrubbed, ScrubSlice
+from actors.messages.index import Covers
 
 SIZES = {"a.lance/data/1": 70_000, "a.lance/empty": 0, "b.lance/data/2": 10, "z": 131_072}
 

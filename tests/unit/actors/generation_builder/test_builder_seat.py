@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from actors.actor import House
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages import Row
+from actors.messages.base import Row
 from actors.settings import RoomSetup
 from actors.worker import Worker, WorkerDied, WorkerSpec
 from tests.unit.actors.pooled_room import Linger, Meet

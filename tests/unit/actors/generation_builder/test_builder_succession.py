@@ -12,7 +12,8 @@ from actors.generation_builder.succession import (
     OUTGROWN,
     Succession,
 )
-from actors.messages import Covers, EmbeddingIdentity, GenerationRef, ModelChange
+from actors.messages.builder_work import ModelChange
+from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef
 from actors.notices import BuilderNotice
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 

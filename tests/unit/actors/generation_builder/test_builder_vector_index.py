@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors import messages
 from actors.errors import GenerationSuspect
 from actors.generation import VectorIndex, read_manifest
 from actors.generation_builder import store, vector_index
 from actors.generation_builder.index_policy import IndexPlan
 from actors.generation_builder.staging import table_schema
 from actors.generation_builder.vector_index import Sample
-from actors.messages import Filters, GenerationRef
+from actors.messages.base import Filters
+from actors.messages.builder_work import AbandonBuild, VerifyGeneration
+from actors.messages.index import GenerationRef
 from actors.searcher.store import GenerationStore, Question
 from tests.unit.actors.generation_builder.builder_kit import Builder, event, unit, vector_of
 
@@ -60,7 +61,7 @@ def test_a_large_table_is_indexed_and_a_small_one_is_not(indexed: GenerationRef)
 def test_the_files_of_the_index_are_sealed(indexed: GenerationRef, builder: Builder) -> None:
     sealed = {entry.path for entry in read_manifest(Path(indexed.path)).files}
     assert {str(path.relative_to(indexed.path)) for path in index_files(Path(indexed.path))} <= sealed
-    assert builder.worker.call(messages.VerifyGeneration(generation=1), GenerationRef) == indexed
+    assert builder.worker.call(VerifyGeneration(generation=1), GenerationRef) == indexed
 
 
 def test_the_searcher_opens_it_and_finds_what_an_exact_search_finds(indexed: GenerationRef) -> None:
@@ -106,7 +107,7 @@ def test_damage_of_the_index_is_found(
     damage(path)
     try:
         with pytest.raises(GenerationSuspect, match="gen-000001"):
-            builder.worker.call(messages.VerifyGeneration(generation=1), GenerationRef)
+            builder.worker.call(VerifyGeneration(generation=1), GenerationRef)
     finally:
         path.write_bytes(before)
 
@@ -115,7 +116,7 @@ def test_vectors_are_borrowed_from_an_indexed_generation(builder: Builder, index
     builder.begin(2, previous=indexed)
     wanted = builder.stage(events=[event(seq, f"event number {seq}") for seq in range(1, 31)])
     assert len(wanted) == 10, "a third had no vector"
-    builder.do(messages.AbandonBuild())
+    builder.do(AbandonBuild())
 
 
 # ------------------------------------------------------------------ good enough or dropped

@@ -8,7 +8,8 @@ from actors.generation import NoteState
 from actors.generation_builder.deferring import beyond, too_large
 from actors.generation_builder.rounds import CHANGE_FACTOR, CLOCK_FACTOR, Periods, Rounds
 from actors.generation_builder.watch_mode import Debounce, Mount, kind_of, matters, moves_folders, why_not_watched
-from actors.messages import RootWatch, SourceRoot
+from actors.messages.builder_work import RootWatch
+from actors.messages.core_writer import SourceRoot
 
 A, B = (SourceRoot(source_id=name, path=f"/{name}", name=name, added_at=1) for name in "ab")
 PERIODS = Periods(polled_s=15.0, watched_s=300.0, unfinished_s=1.0)

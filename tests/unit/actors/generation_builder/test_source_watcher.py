@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from actors.generation_builder.root_watch import Budget
-from actors.messages import RootWatch, RootWatches, SourceRoot, WatchSources
+from actors.messages.builder_work import RootWatch, RootWatches, WatchSources
+from actors.messages.core_writer import SourceRoot
 from actors.settings import GenerationBuilderSettings, RoomSetup
 from tests.hung_mount import can_hang, hung_mount
 from tests.unit.actors.generation_builder.builder_kit import source, write_notes

@@ -5,7 +5,8 @@ from typing import cast
 import msgspec
 import trio
 
-from actors.messages import Message, QueryResult
+from actors.messages.base import Message
+from actors.messages.searcher import QueryResult
 from actors.worker import Answer, OnReport, Worker, WorkerDied, WorkerSpec
 
 SPEC = WorkerSpec(name="searcher", module="none", settings=msgspec.Raw(b""))

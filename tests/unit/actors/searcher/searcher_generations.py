@@ -22,7 +22,8 @@ from actors.generation import (
     reference,
     write_manifest,
 )
-from actors.messages import CORPORA, Corpus, Covers, EmbeddingIdentity, GenerationRef
+from actors.messages.base import CORPORA, Corpus
+from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef
 from actors.text import LANCE_TOKENIZE, analyse, index_text
 
 IDENTITY = EmbeddingIdentity(

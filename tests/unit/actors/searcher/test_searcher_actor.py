@@ -12,20 +12,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.actor import Board, House
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages import (
-    Candidates,
-    Covers,
-    Done,
-    Filters,
-    GenerationRef,
-    GetIndexView,
-    IndexView,
-    Search,
-    SearchAnswer,
-    SearchEvents,
-    SearchUnits,
-    ServeGeneration,
-)
+from actors.messages.base import Candidates, Done, Filters
+from actors.messages.core_writer import SearchUnits
+from actors.messages.index import Covers, GenerationRef
+from actors.messages.searcher import GetIndexView, IndexView, Search, SearchAnswer, ServeGeneration
+from actors.messages.transcript_appender import SearchEvents
 from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
 from actors.searcher.actor import AT_ONCE, Searcher, tray_of
 from actors.searcher.blame import Case

@@ -8,7 +8,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.errors import GenerationSuspect
 from actors.mailbox import deadline_after
-from actors.messages import Filters, Query, QueryResult, ReadLines, Row
+from actors.messages.base import Filters, Row
+from actors.messages.searcher import Query, QueryResult, ReadLines
 from actors.quarantine import Quarantine
 from actors.searcher.asking import OWED_S_MAX, SPARE_EVERY, Asker, Inquiry, NobodyServes, NoTurn
 from actors.searcher.blame import Case

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.messages import Candidate
+from actors.messages.base import Candidate
 from actors.searcher.ranking import Ranked, fuse, low_confidence
 
 

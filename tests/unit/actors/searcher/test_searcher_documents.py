@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.errors import BulkheadError, Interrupted, InvalidParams, NotFound
-from actors.messages import ReadLines, SourceRoot
+from actors.messages.core_writer import SourceRoot
+from actors.messages.searcher import ReadLines
 from actors.searcher import documents
 from actors.searcher.documents import DocumentLimits, DocumentLines, read_lines, resolve_folder
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from actors.errors import InvalidParams
-from actors.messages import CORPORA, Corpus, Filters
+from actors.messages.base import CORPORA, Corpus, Filters
 from actors.searcher.lance_filters import Condition, conditions, prefix_end
 from actors.searcher.store import GenerationStore, Question
 from actors.sql.filters import VALUES_MAX, where

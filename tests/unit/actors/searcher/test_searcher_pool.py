@@ -9,7 +9,9 @@ from trio.testing import MockClock
 
 from actors.actor import House
 from actors.mailbox import Mailbox
-from actors.messages import Covers, DropGeneration, GenerationRef, LoadGeneration, Message, WarmUp
+from actors.messages.base import Message
+from actors.messages.index import Covers, GenerationRef
+from actors.messages.searcher import DropGeneration, LoadGeneration, WarmUp
 from actors.searcher.pair import Pair
 from actors.searcher.pool import RECYCLE_LOOK_S, SPARE_WAITS_S, Pool
 from actors.searcher.recycling import LARGE_AGE_S_MIN

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from actors.messages import Candidate
+from actors.messages.base import Candidate
 from actors.searcher.preferences import DAY_US, prefer_different, prefer_recent
 from actors.searcher.ranking import Ranked, fuse
 

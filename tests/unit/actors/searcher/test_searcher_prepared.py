@@ -10,7 +10,9 @@ from trio.testing import MockClock
 
 from actors.actor import Board
 from actors.mailbox import deadline_after
-from actors.messages import Done, DropGeneration, GenerationRef, LoadGeneration, PrepareGeneration, Progress
+from actors.messages.base import Done
+from actors.messages.index import GenerationRef, Progress
+from actors.messages.searcher import DropGeneration, LoadGeneration, PrepareGeneration
 from actors.notices import BuilderNotice, SearcherNotice
 from actors.worker import Worker, WorkerSpec
 from tests.unit.actors.searcher.scripted_workers import ScriptedWorker

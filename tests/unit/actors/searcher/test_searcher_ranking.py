@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.messages import CORPORA, Candidate
+from actors.messages.base import CORPORA, Candidate
 from actors.searcher.ranking import (
     EXACT_IN_TOP,
     LIST_MAX,

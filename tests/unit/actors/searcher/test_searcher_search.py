@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from actors.errors import EmbeddingUnavailable, InvalidParams, NoGeneration
-from actors.messages import EmbeddingIdentity, Query, QueryResult
+from actors.messages.index import EmbeddingIdentity
+from actors.messages.searcher import Query, QueryResult
 from actors.searcher.query_vectors import QueryVectors
 from actors.searcher.search import Searching
 from actors.searcher.store import GenerationStore

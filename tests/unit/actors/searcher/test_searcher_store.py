@@ -11,7 +11,8 @@ import pytest
 
 from actors.errors import GenerationSuspect, Interrupted, NoGeneration
 from actors.generation import MANIFEST, fsync_tree, read_manifest, verify, write_manifest
-from actors.messages import CORPORA, Candidate, Filters, GenerationRef
+from actors.messages.base import CORPORA, Candidate, Filters
+from actors.messages.index import GenerationRef
 from actors.searcher.store import GenerationStore, Question
 from tests.unit.actors.searcher.searcher_generations import IDENTITY, MadeRow, make_generation
 

@@ -9,7 +9,8 @@ from trio.testing import MockClock
 
 from actors.errors import BulkheadError, InvalidParams
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages import Candidates, Filters, SearchUnits
+from actors.messages.base import Candidates, Filters
+from actors.messages.core_writer import SearchUnits
 from actors.searcher.truth import BRIEF_S, Owners
 from tests.unit.actors.searcher.test_searcher_actor import WorkerlessHouse
 

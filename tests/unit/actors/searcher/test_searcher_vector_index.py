@@ -11,7 +11,8 @@ import pytest
 
 from actors.errors import GenerationSuspect, Interrupted
 from actors.generation import MANIFEST, Manifest, VectorIndex, fsync_tree, read_manifest, write_manifest
-from actors.messages import Candidate, Corpus, Filters, GenerationRef
+from actors.messages.base import Candidate, Corpus, Filters
+from actors.messages.index import GenerationRef
 from actors.searcher.store import GenerationStore, Question
 from actors.searcher.vector_index import Asked, asks_for_everything, how_to_ask
 from tests.unit.actors.searcher.searcher_generations import IDENTITY, MadeRow, make_generation

@@ -17,22 +17,9 @@ from numpy.typing import NDArray
 
 from actors.errors import GenerationSuspect, NoGeneration
 from actors.generation import MASK, Mask, fsync_tree, read_manifest, write_manifest
-from actors.messages import (
-    CORPORA,
-    Candidate,
-    Corpus,
-    Done,
-    DropGeneration,
-    EmbeddingIdentity,
-    Filters,
-    GenerationRef,
-    LoadGeneration,
-    Query,
-    QueryResult,
-    split_view,
-    view_name,
-    view_number,
-)
+from actors.messages.base import CORPORA, Candidate, Corpus, Done, Filters
+from actors.messages.index import EmbeddingIdentity, GenerationRef, split_view, view_name, view_number
+from actors.messages.searcher import DropGeneration, LoadGeneration, Query, QueryResult
 from actors.searcher.query_vectors import QueryVectors
 from actors.searcher.ranking import fuse
 from actors.searcher.search import Searching

@@ -14,18 +14,10 @@ from actors.embedding import open_embedder, resolve_identity
 from actors.errors import GenerationSuspect, NoGeneration, NotFound
 from actors.frames import Reply, Setup
 from actors.generation import FileEntry, read_manifest, write_manifest
-from actors.messages import (
-    Done,
-    DropGeneration,
-    GenerationRef,
-    LoadGeneration,
-    Query,
-    QueryResult,
-    ReadLines,
-    Row,
-    SourceRoot,
-    WarmUp,
-)
+from actors.messages.base import Done, Row
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import GenerationRef
+from actors.messages.searcher import DropGeneration, LoadGeneration, Query, QueryResult, ReadLines, WarmUp
 from actors.searcher.worker import SearcherRoom
 from actors.settings import EmbeddingSettings, RoomSetup, SearcherSettings
 from tests.unit.actors.searcher.searcher_generations import MadeRow, make_generation

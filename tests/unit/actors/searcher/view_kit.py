@@ -15,7 +15,6 @@ import lancedb
 import msgspec
 import pyarrow as pa
 
-from actors import messages
 from actors.child import CallContext, _Child
 from actors.frames import Setup
 from actors.generation import (
@@ -32,7 +31,21 @@ from actors.generation import (
     write_record,
 )
 from actors.generation_builder.worker import GenerationBuilderRoom
-from actors.messages import CORPORA, Covers, GenerationRef, Message, SourceRoot, Staged
+from actors.messages.base import CORPORA, Corpus, Message
+from actors.messages.builder_work import (
+    BeginBuild,
+    IndexTable,
+    SealGeneration,
+    Staged,
+    StageDocuments,
+    StageEvents,
+    StageUnits,
+    StageVectors,
+    TestGeneration,
+    WriteTable,
+)
+from actors.messages.core_writer import SourceRoot
+from actors.messages.index import Covers, GenerationRef
 from actors.term_counts import TermCounter, masked_counts_path
 from tests.unit.actors.generation_builder.builder_kit import (
     IDENTITY,
@@ -155,7 +168,7 @@ def _masked(base: Path, mask: Mask, folder: Path) -> Masked:
     return Masked(rows=rows, vectors_have=have, vectors_want=want)
 
 
-def _tables(folder: Path) -> "Iterator[tuple[messages.Corpus, pa.Table]]":
+def _tables(folder: Path) -> "Iterator[tuple[Corpus, pa.Table]]":
     connection = lancedb.connect(str(folder))
     for corpus in CORPORA:
         yield corpus, connection.open_table(corpus).to_arrow()
@@ -172,23 +185,23 @@ def _build(
     def do(message: Message) -> msgspec.Struct:
         return room.handle(message, call)
 
-    do(messages.BeginBuild(generation=number, covers=covers, identity=IDENTITY, previous=None, sources=[notes]))
+    do(BeginBuild(generation=number, covers=covers, identity=IDENTITY, previous=None, sources=[notes]))
     wanted: list[bytes] = []
     for page in (
-        messages.StageEvents(rows=msgspec.msgpack.encode(events)),
-        messages.StageUnits(rows=msgspec.msgpack.encode(units)),
-        messages.StageDocuments(files_max=1_000_000),
+        StageEvents(rows=msgspec.msgpack.encode(events)),
+        StageUnits(rows=msgspec.msgpack.encode(units)),
+        StageDocuments(files_max=1_000_000),
     ):
         staged = do(page)
         assert isinstance(staged, Staged) and not staged.more
         wanted += staged.wanted
     blob = b"".join(map(vector_of, wanted))
-    do(messages.StageVectors(keys=wanted, dimensions=IDENTITY.dimensions, blob=blob))
+    do(StageVectors(keys=wanted, dimensions=IDENTITY.dimensions, blob=blob))
     for corpus in CORPORA:
-        do(messages.WriteTable(corpus=corpus))
-        do(messages.IndexTable(corpus=corpus))
-    do(messages.TestGeneration())
-    sealed = do(messages.SealGeneration())
+        do(WriteTable(corpus=corpus))
+        do(IndexTable(corpus=corpus))
+    do(TestGeneration())
+    sealed = do(SealGeneration())
     room.close("build")
     assert isinstance(sealed, GenerationRef)
     return sealed

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import InvalidParams
-from actors.messages import Filters
+from actors.messages.base import Filters
 from actors.sql.filters import VALUES_MAX, Where, where
 
 # Values that a careless engine would mix up: wildcards, quotes, SQL, case, NUL, Unicode forms.

@@ -14,20 +14,9 @@ import pytest
 
 from actors.errors import DiskFull, StoreBroken
 from actors.frames import Crash, Failure
-from actors.messages import (
-    AppendEvents,
-    AppendResult,
-    CoreStatus,
-    EventDraft,
-    GetUnit,
-    Message,
-    PutUnit,
-    Row,
-    Rows,
-    SessionHistory,
-    Statistics,
-    TranscriptStatus,
-)
+from actors.messages.base import Message, Row, Rows, Statistics
+from actors.messages.core_writer import CoreStatus, GetUnit, PutUnit
+from actors.messages.transcript_appender import AppendEvents, AppendResult, EventDraft, SessionHistory, TranscriptStatus
 from actors.settings import RoomSetup
 from tests.small_disk import Filler, small_disk_at
 from tests.unit.actors.room_kit import killed, rows_of

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import InvalidParams
-from actors.messages import Rows
+from actors.messages.base import Rows
 from actors.sql import limits, rows
 from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 from actors.terms import event_terms, unit_terms

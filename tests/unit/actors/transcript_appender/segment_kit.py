@@ -11,18 +11,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from actors.errors import NotFound
-from actors.messages import (
+from actors.messages.base import Candidates, Message, Row, Rows, Statistics
+from actors.messages.transcript_appender import (
     AppendEvents,
     AppendResult,
-    Candidates,
     EventDraft,
     GetEvent,
-    Message,
-    Row,
-    Rows,
     SearchEvents,
     SessionHistory,
-    Statistics,
     TranscriptStatus,
 )
 from actors.settings import RoomSetup, TranscriptAppenderSettings

@@ -6,7 +6,8 @@ import msgspec
 
 from actors.child import CallContext, serve
 from actors.frames import Setup
-from actors.messages import AppendEvents, Message, TranscriptStatus
+from actors.messages.base import Message
+from actors.messages.transcript_appender import AppendEvents, TranscriptStatus
 from actors.settings import RoomSetup
 from actors.sql.database import transaction
 from actors.transcript_appender.worker import TranscriptRoom

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.errors import Quarantined
-from actors.messages import Appended, AppendResult
+from actors.messages.transcript_appender import Appended, AppendResult
 from actors.settings import RoomSetup, TranscriptAppenderSettings
 from actors.sql.database import database_files, open_writer
 from actors.transcript_appender.actor import Acknowledged, knowing

@@ -11,7 +11,14 @@ import pytest
 
 from actors.child import EXIT_CRASH
 from actors.errors import BulkheadError, Quarantined, StoreBroken
-from actors.messages import AppendEvents, AppendResult, EventPage, PageEvents, SessionPage, SessionsSince
+from actors.messages.transcript_appender import (
+    AppendEvents,
+    AppendResult,
+    EventPage,
+    PageEvents,
+    SessionPage,
+    SessionsSince,
+)
 from actors.settings import TranscriptAppenderSettings
 from actors.transcript_appender.catalogue import Book, Suspicion
 from actors.transcript_appender.examine import Expected, examine

@@ -9,7 +9,7 @@ import pytest
 
 from actors.child import StoreLost
 from actors.errors import BulkheadError
-from actors.messages import SessionPage, SessionsSince
+from actors.messages.transcript_appender import SessionPage, SessionsSince
 from tests.unit.actors.transcript_appender import segment_kit as kit
 from tests.unit.actors.transcript_appender.segment_kit import (
     RoomClient,

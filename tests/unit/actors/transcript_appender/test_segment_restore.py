@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from actors.errors import BulkheadError, Conflict, InvalidParams, Quarantined
-from actors.messages import RestoreTruth, Row
+from actors.messages.base import Row
+from actors.messages.core_writer import RestoreTruth
 from actors.settings import TranscriptAppenderSettings
 from actors.transcript_appender.store import file_kind
 from tests.unit.actors.transcript_appender import segment_kit as kit

@@ -20,25 +20,21 @@ from actors.errors import (
     NotFound,
     Quarantined,
 )
-from actors.messages import (
+from actors.messages.base import Candidates, Filters, Row, Rows, Statistics
+from actors.messages.transcript_appender import (
     AppendBatch,
     AppendEvents,
     AppendOutcome,
     AppendResult,
     BatchResult,
-    Candidates,
     EventDraft,
     EventPage,
-    Filters,
     GetEvent,
     PageEvents,
-    Row,
-    Rows,
     SearchEvents,
     SessionHistory,
     SessionPage,
     SessionsSince,
-    Statistics,
     TranscriptAppenderMessage,
     TranscriptStatus,
 )

@@ -13,15 +13,13 @@ import pytest
 from actors.child import EXIT_CRASH
 from actors.errors import BulkheadError, DeadlineExceeded, DiskFull, Interrupted, StoreBroken
 from actors.frames import Crash
-from actors.messages import (
+from actors.messages.base import Candidates, Row, Statistics
+from actors.messages.transcript_appender import (
     AppendEvents,
     AppendResult,
-    Candidates,
     EventDraft,
     GetEvent,
-    Row,
     SearchEvents,
-    Statistics,
     TranscriptStatus,
 )
 from actors.settings import RoomSetup

@@ -1,0 +1,19 @@
+"""All methods. Read this first."""
+
+from supervisor.routes import (
+    cache,
+    debugging,
+    events,
+    index,
+    poison,
+    restoring,
+    search,
+    sessions,
+    sources,
+    system,
+    units,
+)
+from supervisor.routes.routing import Method
+
+SUBJECTS = (system, poison, sessions, events, units, search, sources, index, cache, restoring, debugging)
+METHODS: dict[str, Method] = {name: method for subject in SUBJECTS for name, method in subject.METHODS.items()}
