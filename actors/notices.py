@@ -10,8 +10,16 @@ import msgspec
 
 from actors.messages.base import WatchMode
 from actors.messages.generation_builder import ItemCounts
-from actors.messages.index import BuildEnd, Covers, EmbeddingIdentity, GenerationRef, Progress, Skip, view_number
-from actors.messages.searcher import Comparison
+from actors.messages.index import (
+    BuildEnd,
+    Comparison,
+    Covers,
+    EmbeddingIdentity,
+    GenerationRef,
+    Progress,
+    Skip,
+    view_number,
+)
 
 
 class DiskLevel(enum.StrEnum):

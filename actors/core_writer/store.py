@@ -7,6 +7,8 @@ from actors.sql import meta
 from actors.sql.database import FileKind, read_schema
 
 FILE_NAME = "core.db"
+# What each version of the schema added, as files of this folder. A released one is never changed.
+VERSIONS: tuple[tuple[str, ...], ...] = (("schema.sql",),)
 CORE_SEQ = "core_seq"
 CORE_SEQ_FLOOR = "core_seq_floor"
 SOURCES_SEQ = "sources_seq"
@@ -19,8 +21,10 @@ def file_kind(limits: CoreWriterSettings) -> FileKind:
     return FileKind(
         name="core",
         application_id=0x6268434F,
-        user_version=1,
-        schema=read_schema(__package__),
+        user_version=len(VERSIONS),
+        schema=read_schema(__package__, *(name for names in VERSIONS for name in names))
+        + f"\nPRAGMA user_version = {len(VERSIONS)};",
+        migrations={number: read_schema(__package__, *names) for number, names in enumerate(VERSIONS[1:], start=1)},
         synchronous="FULL",
         busy_timeout_ms=limits.busy_timeout_ms,
         journal_bytes_max=limits.wal_bytes_max,

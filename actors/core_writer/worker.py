@@ -13,6 +13,7 @@ from actors.core_writer import requests, sessions, sources, store, units
 from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
+from actors.core_writer.subject import Repeatable, Subject, Writing
 from actors.frames import Setup
 from actors.messages.base import Done, Message, Row, Rows, Statistics
 from actors.messages.core_writer import (
@@ -54,6 +55,9 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
+SUBJECTS: tuple[Subject, ...] = ()
+_WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
+_READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
 
 
 class CoreRoom(TruthRoom):
@@ -83,6 +87,8 @@ class CoreRoom(TruthRoom):
         ListUnitChanges: "read",
         ListSources: "read",
         CoreStatus: "read",
+        **dict.fromkeys(_WRITERS, "write"),
+        **dict.fromkeys(_READERS, "read"),
     }
 
     def __init__(self, setup: RoomSetup) -> None:
@@ -111,6 +117,8 @@ class CoreRoom(TruthRoom):
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Change something, in one transaction."""
         self._check(message)
+        if (subject := _WRITERS.get(type(message))) is not None:
+            return self._write_subject(connection, subject, message, call)
         unit = units.prepare(message, self._limits) if isinstance(message, PutUnit) else None
         with transaction(connection, call):
             match message:
@@ -131,8 +139,23 @@ class CoreRoom(TruthRoom):
                     return self._once(connection, message, lambda _: _remove_source(connection, message))
         raise AssertionError(f"not a message of the write lane: {message!r}")
 
+    def _write_subject(
+        self, connection: Connection, subject: Subject, message: Message, call: CallContext
+    ) -> msgspec.Struct:
+        write = subject.writes[type(message)]
+        subject.check(message, self._limits)
+        with transaction(connection, call):
+            if not isinstance(message, Repeatable):
+                return write(self._writing(connection, _now()), message)
+            return self._once(connection, message, lambda now: _row_of(write(self._writing(connection, now), message)))
+
+    def _writing(self, connection: Connection, now: int) -> Writing:
+        return Writing(connection=connection, now=now, new_id=lambda: self._new_id(now), limits=self._limits)
+
     def read(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Look something up."""
+        if (subject := _READERS.get(type(message))) is not None:
+            return subject.reads[type(message)](connection, message)
         match message:
             case GetSession():
                 session = sessions.get_session(connection, message.tenant, message.session_id)
@@ -168,17 +191,21 @@ class CoreRoom(TruthRoom):
         raise AssertionError(f"not a message of a reading lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
-        """Drop the oldest results of requests beyond the number that is kept."""
+        """Drop the oldest results of requests beyond the number that is kept, and let each subject do its slice."""
         with transaction(connection, call):
-            return requests.prune(connection, self._limits.request_ids_kept, _PRUNE_ROWS) == _PRUNE_ROWS
+            more = requests.prune(connection, self._limits.request_ids_kept, _PRUNE_ROWS) == _PRUNE_ROWS
+        for subject in SUBJECTS:
+            with transaction(connection, call):
+                more |= subject.upkeep(self._writing(connection, _now()))
+        return more
 
     def _once(
         self,
         connection: Connection,
-        message: OpenSession | CloseSession | PutUnit | AddSource | RemoveSource,
+        message: Repeatable,
         effect: Callable[[int], bytes],
     ) -> Row:
-        now = time.time_ns() // 1000
+        now = _now()
         row = requests.once(
             connection,
             tenant=message.tenant,
@@ -240,6 +267,15 @@ class CoreRoom(TruthRoom):
                 **self.file_facts(),
             }
         )
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _row_of(answer: msgspec.Struct) -> bytes:
+    assert isinstance(answer, Row), "what is kept for a repetition is a row"
+    return answer.row
 
 
 def _open_session(connection: Connection, message: OpenSession, now: int) -> bytes:

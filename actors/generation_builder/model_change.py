@@ -14,8 +14,7 @@ from actors import generation as generations
 from actors.errors import GenerationSuspect
 from actors.generation_builder.faults import storage_errors
 from actors.messages.builder_work import ModelChange
-from actors.messages.index import GenerationRef
-from actors.messages.searcher import Comparison
+from actors.messages.index import Comparison, GenerationRef
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):

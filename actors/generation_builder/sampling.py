@@ -17,8 +17,7 @@ from actors.generation import Mask
 from actors.generation_builder import store
 from actors.generation_builder.vector_index import Sample, halfway
 from actors.messages.base import CORPORA, Corpus
-from actors.messages.builder_work import VectorProbe, ViewSample, WordProbe
-from actors.messages.index import GenerationRef
+from actors.messages.index import GenerationRef, VectorProbe, ViewSample, WordProbe
 from actors.term_counts import TermCounts, counts_path
 from actors.text import analyse_query
 

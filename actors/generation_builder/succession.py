@@ -21,8 +21,8 @@ from actors.embedding.identity import settings_for
 from actors.errors import BulkheadError
 from actors.mailbox import deadline_after
 from actors.messages.builder_work import ModelChange
-from actors.messages.index import EmbeddingIdentity, GenerationRef
-from actors.messages.searcher import CompareGenerations, Comparison
+from actors.messages.index import Comparison, EmbeddingIdentity, GenerationRef
+from actors.messages.searcher import CompareGenerations
 from actors.notices import BuilderNotice
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 

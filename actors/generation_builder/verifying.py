@@ -12,9 +12,9 @@ from actors.errors import BulkheadError, GenerationSuspect, NotFound
 from actors.generation_builder.desk import Desk
 from actors.generation_builder.publishing import Publisher, as_row
 from actors.messages.base import Done, Row
-from actors.messages.builder_work import SampleView, VectorProbe, VerifyGeneration, ViewSample, WordProbe
+from actors.messages.builder_work import SampleView, VerifyGeneration
 from actors.messages.generation_builder import ReportSuspect
-from actors.messages.index import GenerationRef
+from actors.messages.index import GenerationRef, VectorProbe, ViewSample, WordProbe
 from actors.messages.searcher import FoundRow, Tried, TryView
 
 LIMIT = 100  # rows by words: a sample's words are in half as many rows at most

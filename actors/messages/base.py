@@ -20,10 +20,19 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """Plain immutable data that travels inside a message or an answer."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="$"):
-    """Something said to an actor."""
+class Caller(Struct, frozen=True, kw_only=True):
+    """Who asks: what the connection proved of itself. No parameter of a request says any of it."""
+
+    tenant: str = "default"
+    principal: str = "local"
+    client: str = ""  # what the program calls itself; not proved
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="$", omit_defaults=True):
+    """Something said to an actor. `caller` is who caused it: set by the routes, in one place, for every message."""
 
     answer: ClassVar[type[msgspec.Struct]]
+    caller: Caller = Caller()
 
     def may_repeat(self) -> bool:
         """Say whether doing it a second time is harmless, also when the first time took effect unseen."""

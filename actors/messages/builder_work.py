@@ -7,8 +7,7 @@ import msgspec
 from actors.messages.base import Corpus, Done, Message, Struct, WatchMode
 from actors.messages.core_writer import SourceRoot
 from actors.messages.generation_builder import ItemState
-from actors.messages.index import Covers, EmbeddingIdentity, GenerationRef, Items, Skip
-from actors.messages.searcher import Comparison
+from actors.messages.index import Comparison, Covers, EmbeddingIdentity, GenerationRef, Items, Skip, ViewSample
 
 
 class RecoverIndex(Message, frozen=True, kw_only=True):
@@ -242,31 +241,6 @@ class VerifyGeneration(Message, frozen=True, kw_only=True):
     answer = GenerationRef
     generation: int
     delta: int | None = None
-
-
-class WordProbe(Struct, frozen=True, kw_only=True):
-    """A question that must find a row of a view: a word of its text that few rows have."""
-
-    corpus: Corpus
-    id: str
-    part: int
-    tenant: str
-    query: str
-
-
-class VectorProbe(Struct, frozen=True, kw_only=True):
-    """A question by vector (float32, little-endian), and the distances of the rows nearest to it, found exactly."""
-
-    tenant: str
-    vector: bytes
-    distances: list[float]
-
-
-class ViewSample(Struct, frozen=True, kw_only=True):
-    """Questions about a view whose answers are known, taken from its own rows: the same ones for the same view."""
-
-    words: list[WordProbe]
-    vectors: list[VectorProbe]
 
 
 class SampleView(Message, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from actors.messages.base import Struct
+from actors.messages.base import Corpus, Struct
 
 
 class EmbeddingIdentity(Struct, frozen=True, kw_only=True):
@@ -141,3 +141,46 @@ class BuildEnd(Struct, frozen=True, kw_only=True):
     state: Literal["published", "successor", "failed", "cancelled"]
     generation: int | None = None
     error: str | None = None
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """How two generations answered what was asked lately: means over `queries`, medians of the times.
+
+    `overlap` is the share of the first `top` hits that both have, `rank_correlation` Spearman's coefficient over the
+    hits that both have; None where nothing could be compared.
+    """
+
+    earlier: int
+    later: int
+    queries: int
+    with_vectors: int
+    top: int
+    overlap: float | None
+    rank_correlation: float | None
+    earlier_ms: float | None
+    later_ms: float | None
+
+
+class WordProbe(Struct, frozen=True, kw_only=True):
+    """A question that must find a row of a view: a word of its text that few rows have."""
+
+    corpus: Corpus
+    id: str
+    part: int
+    tenant: str
+    query: str
+
+
+class VectorProbe(Struct, frozen=True, kw_only=True):
+    """A question by vector (float32, little-endian), and the distances of the rows nearest to it, found exactly."""
+
+    tenant: str
+    vector: bytes
+    distances: list[float]
+
+
+class ViewSample(Struct, frozen=True, kw_only=True):
+    """Questions about a view whose answers are known, taken from its own rows: the same ones for the same view."""
+
+    words: list[WordProbe]
+    vectors: list[VectorProbe]

@@ -5,9 +5,8 @@ from typing import ClassVar
 import msgspec
 
 from actors.messages.base import CORPORA, Candidate, Corpus, Done, Filters, Message, Row, SearchMode, Struct
-from actors.messages.builder_work import ViewSample
 from actors.messages.core_writer import SourceRoot
-from actors.messages.index import GenerationRef
+from actors.messages.index import Comparison, GenerationRef, ViewSample
 
 
 class SearchAnswer(Struct, frozen=True, kw_only=True):
@@ -68,24 +67,6 @@ class ServeGeneration(Message, frozen=True, kw_only=True):
 
     answer = Done
     generation: GenerationRef | None
-
-
-class Comparison(Struct, frozen=True, kw_only=True):
-    """How two generations answered what was asked lately: means over `queries`, medians of the times.
-
-    `overlap` is the share of the first `top` hits that both have, `rank_correlation` Spearman's coefficient over the
-    hits that both have; None where nothing could be compared.
-    """
-
-    earlier: int
-    later: int
-    queries: int
-    with_vectors: int
-    top: int
-    overlap: float | None
-    rank_correlation: float | None
-    earlier_ms: float | None
-    later_ms: float | None
 
 
 class CompareGenerations(Message, frozen=True, kw_only=True):

@@ -30,10 +30,9 @@ from actors.mailbox import CONTROL_TRAY, DEFAULT_TRAY, deadline_after, seconds_u
 from actors.messages.base import Candidate, Candidates, Done, Message, Row, SearchMode
 from actors.messages.core_writer import ListSources, SearchUnits, SourceRoots
 from actors.messages.generation_builder import ReportSuspect
-from actors.messages.index import EmbeddingIdentity, GenerationRef, view_name
+from actors.messages.index import Comparison, EmbeddingIdentity, GenerationRef, view_name
 from actors.messages.searcher import (
     CompareGenerations,
-    Comparison,
     Folder,
     GetIndexView,
     IndexView,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from actors.messages.base import Corpus
-from actors.messages.searcher import Comparison
+from actors.messages.index import Comparison
 
 TOP = 10
 RECENT = 32  # questions that are kept in memory for the next comparison

@@ -21,9 +21,9 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Literal, Protocol
@@ -105,6 +105,7 @@ class FileKind:
     """What kind of database a file is: its marks, its schema, and how durable and how patient it is.
 
     `schema` is SQL that creates everything in an empty file; it sets `application_id` and `user_version` itself.
+    `migrations` bring an older file up to date: the key is the version that one starts from, and it ends with the next.
     """
 
     name: str
@@ -117,11 +118,18 @@ class FileKind:
     incremental_vacuum: bool = False
     secure_delete: bool = True
     check_bytes_max: int = QUICK_CHECK_BYTES_MAX
+    migrations: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def oldest(self) -> int:
+        """Return the oldest version that can be brought up to date."""
+        return min(self.migrations, default=self.user_version)
 
 
-def read_schema(package: str) -> str:
-    """Return the text of `schema.sql` of a room."""
-    return resources.files(package).joinpath("schema.sql").read_text(encoding="utf-8")
+def read_schema(package: str, *names: str) -> str:
+    """Return the text of `schema.sql` of a room, or of these files of its folder, one after the other."""
+    texts = (resources.files(package).joinpath(name).read_text(encoding="utf-8") for name in names or ("schema.sql",))
+    return "\n".join(texts)
 
 
 def prepare_directory(path: Path) -> None:
@@ -156,6 +164,7 @@ def open_writer(path: Path, kind: FileKind, *, checked: bool = False) -> WriterC
         retry_busy(lambda: _switch_to_wal(connection))
         _set_pragmas(connection, kind)
         retry_busy(lambda: _apply_schema(connection, kind))
+        retry_busy(lambda: _bring_up_to_date(connection, path, kind))
         require_ours(connection, path, kind)
         if not checked:
             check_quickly(connection, path, kind)
@@ -245,7 +254,7 @@ def is_fresh(connection: sqlite3.Connection) -> bool:
 
 
 def require_ours(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
-    """Raise Quarantined when the marks in the header are not those of this kind and version."""
+    """Raise Quarantined unless the marks in the header are of this kind, and of a version that can be opened."""
     application_id = _pragma(connection, "application_id")
     if application_id != kind.application_id:
         raise Quarantined(
@@ -257,15 +266,15 @@ def require_ours(connection: sqlite3.Connection, path: Path, kind: FileKind) -> 
 
 
 def require_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
-    """Raise NotOurs when the schema is of another version than this program's."""
+    """Raise NotOurs when the schema is newer than this program, or older than what it can bring up to date."""
     version = _pragma(connection, "user_version")
     if version > kind.user_version:
         raise NotOurs(
             f"{str(path)!r} has schema version {version}, this program knows up to {kind.user_version}",
             hint="start the newer version of bulkhead that wrote it",
         )
-    if version < kind.user_version:
-        raise NotOurs(f"{str(path)!r} has schema version {version}, this program needs {kind.user_version}")
+    if version < kind.oldest:
+        raise NotOurs(f"{str(path)!r} has schema version {version}, this program needs {kind.oldest} or newer")
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
@@ -308,6 +317,29 @@ def _apply_schema(connection: sqlite3.Connection, kind: FileKind) -> None:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+    """Take an older file to the version of this program, one version a transaction; a kill leaves one of them."""
+    while (version := _pragma(connection, "user_version")) < kind.user_version:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _pragma(connection, "user_version") == version:
+                for statement in _statements(kind.migrations[version]):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if "already exists" not in str(error):
+                raise
+            raise Quarantined(
+                f"{kind.name} database {str(path)!r} is damaged: it says that it has schema version {version}, and "
+                f"holds what version {version + 1} adds ({error})",
+                hint="the file is kept as it is; restore it from a backup",
+            ) from error
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ import trio
 
 from actors.errors import ActorUnavailable, BulkheadError, InvalidParams
 from actors.mailbox import Mailbox
-from actors.messages.base import Message, Row, Rows
+from actors.messages.base import Caller, Message, Row, Rows
 from actors.messages.generation_builder import TruthAdvanced
 from actors.messages.transcript_appender import Appended, EventDraft
 from actors.quarantine import Quarantine
@@ -31,6 +31,7 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 HINT_EVERY_S = 0.2
 LOOK_EVERY_S = 0.1
+ANYBODY = Caller()
 
 
 class Scope:
@@ -40,7 +41,7 @@ class Scope:
         self,
         *,
         deadline_ns: int,
-        tenant: str = "default",
+        caller: Caller = ANYBODY,
         client: int = 0,
         turn: trio.Event | None = None,
         posted: trio.Event | None = None,
@@ -48,11 +49,16 @@ class Scope:
     ) -> None:
         """`notify` offers the client a line that it is not owed; it says whether the client was given it."""
         self.deadline_ns = deadline_ns
+        self.caller = caller
         self.notify = notify
-        self.tenant = tenant
         self.client = client
         self._turn = turn
         self._posted = posted
+
+    @property
+    def tenant(self) -> str:
+        """Return whose memory it is about."""
+        return self.caller.tenant
 
     async def wait_turn(self) -> None:
         """Wait until the writes that this connection sent earlier have their places in the queue."""
@@ -145,6 +151,7 @@ class Routes:
     async def ask(self, actor: str, message: Message, answer: type[Answer], scope: Scope) -> Answer:
         """Ask an actor in the order of the connection."""
         await scope.wait_turn()
+        message = msgspec.structs.replace(message, caller=scope.caller)
         return await self.mailboxes[actor].ask(
             message, answer, deadline_ns=scope.deadline_ns, posted=scope.mark_posted, client=scope.client
         )

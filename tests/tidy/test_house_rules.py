@@ -197,7 +197,7 @@ def test_every_configuration_key_is_used() -> None:
         path.read_text(encoding="utf-8") for path in (ROOT / "actors").rglob("*.py") if path.name != "settings.py"
     )
     code += "\n".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").glob("*.py") if path.name != "config.py"
+        path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py") if path.name != "config.py"
     )
     for key in flatten(Config()):
         assert re.search(rf"\.{key.split('.')[1]}\b", code), f"configuration key {key} is used nowhere"

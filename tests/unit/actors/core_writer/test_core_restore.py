@@ -295,7 +295,7 @@ import os, pathlib, signal, sys
 import msgspec
 from actors.core_writer.worker import _room
 from actors.frames import Setup
-from actors.messages import RestoreTruth
+from actors.messages.core_writer import RestoreTruth
 from tests.unit.actors.room_kit import call_within
 
 at, settings, message = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3])

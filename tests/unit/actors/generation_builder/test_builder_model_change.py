@@ -8,8 +8,7 @@ from actors import generation as generations
 from actors.generation_builder import model_change
 from actors.messages.base import CORPORA
 from actors.messages.builder_work import ModelChange
-from actors.messages.index import Covers, GenerationRef
-from actors.messages.searcher import Comparison
+from actors.messages.index import Comparison, Covers, GenerationRef
 from tests.unit.actors.generation_builder.builder_kit import IDENTITY
 
 COMPARISON = Comparison(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from actors.generation_builder.verifying import queries_of, recall_of
-from actors.messages.builder_work import SampleView, VectorProbe, ViewSample, WordProbe
-from actors.messages.index import GenerationRef
+from actors.messages.builder_work import SampleView
+from actors.messages.index import GenerationRef, VectorProbe, ViewSample, WordProbe
 from actors.messages.searcher import FoundRow
 from tests.unit.actors.generation_builder.builder_kit import (
     DIMENSIONS,

@@ -14,8 +14,8 @@ from actors.generation_builder.desk import Desk
 from actors.generation_builder.publishing import Publisher
 from actors.generation_builder.verifying import Verifier
 from actors.messages.base import Message
-from actors.messages.builder_work import SampleView, VectorProbe, VerifyGeneration, ViewSample, WordProbe
-from actors.messages.index import Covers, GenerationRef
+from actors.messages.builder_work import SampleView, VerifyGeneration
+from actors.messages.index import Covers, GenerationRef, VectorProbe, ViewSample, WordProbe
 from actors.messages.searcher import FoundRow, Tried
 from actors.notices import BuilderNotice
 

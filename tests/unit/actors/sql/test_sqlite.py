@@ -126,7 +126,7 @@ connection.close()
     [
         ("application_id = 7", "application_id is 0x7, expected 0x62685858"),
         ("user_version = 4", "schema version 4, this program knows up to 3"),
-        ("user_version = 2", "schema version 2, this program needs 3"),
+        ("user_version = 2", "schema version 2, this program needs 3 or newer"),
     ],
 )
 def test_a_foreign_or_newer_file_is_refused_and_left_alone(path: Path, pragma: str, words: str) -> None:
