@@ -64,8 +64,7 @@ def arguments(scenarios: dict[str, Scenario]) -> argparse.ArgumentParser:
     every.add_argument(
         "--jobs",
         type=int,
-        default=1,
-        help="how many at a time; with more than one no latency counts",
+        help="how many at a time of all; with more than one no latency counts",
     )
     one.set_defaults(jobs=1)
     commands.add_parser("soak", help="thousands of kills, in shards, resumable (soak --help)")

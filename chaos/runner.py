@@ -34,6 +34,7 @@ from chaos.timeline import Timeline
 HARD_S = 20.0  # beyond its watchdog, for a scenario that does not even react to being cancelled
 STACKS_S = 1.0
 POLL_S = 0.02
+PAIR = 2
 MARK = "BULKHEAD_CHAOS_RUN"
 VERDICT, STACKS, OUTPUT = "verdict.json", "stacks.txt", "output.txt"
 KEPT_CHARS = 20_000
@@ -77,11 +78,21 @@ def perform(scenario: Scenario, seed: int, tier: Tier) -> Result:
     return next(perform_all([scenario], seed, tier))
 
 
-def perform_all(scenarios: Iterable[Scenario], seed: int, tier: Tier, *, jobs: int = 1) -> Iterator[Result]:
-    """Run scenarios, so many at a time, and yield each result when it is there.
+def perform_all(scenarios: Iterable[Scenario], seed: int, tier: Tier, *, jobs: int | None = None) -> Iterator[Result]:
+    """Run scenarios, and yield each result when it is there: in pairs those that may run beside another, then the rest.
 
-    More than one at a time is for finding faults fast: they take each other's CPU, so latencies mean nothing then.
+    `jobs` runs so many of all at a time, for finding faults fast: they take each other's CPU, so latencies mean nothing
+    then.
     """
+    if jobs is not None:
+        yield from _perform(scenarios, seed, tier, jobs=jobs)
+        return
+    known = list(scenarios)
+    yield from _perform((each for each in known if each.beside), seed, tier, jobs=PAIR)
+    yield from _perform((each for each in known if not each.beside), seed, tier, jobs=1)
+
+
+def _perform(scenarios: Iterable[Scenario], seed: int, tier: Tier, *, jobs: int) -> Iterator[Result]:
     waiting = list(scenarios)[::-1]
     running: list[Running] = []
     try:

@@ -53,7 +53,8 @@ class Scenario(msgspec.Struct, frozen=True):
 
     `expect` are the beginnings of the violations that such a one must have: red for another reason is not noticed.
     `faults` are the cells of the fault matrix that it covers, each "fault × actor". `watchdog_s` bounds the whole
-    scenario: one that takes longer is red, with all stacks in its verdict.
+    scenario: one that takes longer is red, with all stacks in its verdict. `beside` says that another one may run at
+    the same time: nothing that it judges depends on how fast the machine is.
     """
 
     name: str
@@ -64,3 +65,4 @@ class Scenario(msgspec.Struct, frozen=True):
     faults: tuple[str, ...] = ()
     watchdog_s: float = 300.0
     expect: tuple[str, ...] = ()
+    beside: bool = False

@@ -117,6 +117,7 @@ SCENARIOS = (
         must_fail=True,
         tiers=("smoke", "ci"),
         expect=("I1:",),
+        beside=True,
     ),
     Scenario(
         "canary_invariants",
@@ -125,5 +126,6 @@ SCENARIOS = (
         must_fail=True,
         tiers=("smoke", "ci"),
         expect=INVARIANTS,
+        beside=True,
     ),
 )

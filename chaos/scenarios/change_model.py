@@ -243,5 +243,6 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("another embedding model × generation_builder", "another embedding model × searcher"),
         watchdog_s=7200.0,
+        beside=True,
     ),
 )

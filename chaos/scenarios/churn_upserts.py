@@ -244,5 +244,6 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("upserts without end × generation_builder",),
         watchdog_s=3600.0,
+        beside=True,
     ),
 )

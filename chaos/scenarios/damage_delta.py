@@ -320,6 +320,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt delta × searcher",),
         watchdog_s=1800.0,
+        beside=True,
     ),
     Scenario(
         name="damage_delta_running",
@@ -328,6 +329,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt delta × generation_builder",),
         watchdog_s=1800.0,
+        beside=True,
     ),
     Scenario(
         name="damage_current",
@@ -336,6 +338,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt CURRENT × generation_builder",),
         watchdog_s=1800.0,
+        beside=True,
     ),
     Scenario(
         name="damage_previous",
@@ -344,5 +347,6 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt generation before × generation_builder",),
         watchdog_s=1800.0,
+        beside=True,
     ),
 )

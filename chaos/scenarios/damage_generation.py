@@ -192,6 +192,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt generation × searcher", "delete and truncate CURRENT and manifest × searcher"),
         watchdog_s=900.0,
+        beside=True,
     ),
     Scenario(
         name="damage_generation_running",
@@ -200,6 +201,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt generation × generation_builder",),
         watchdog_s=900.0,
+        beside=True,
     ),
     Scenario(
         name="damage_cache",
@@ -208,5 +210,6 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("corrupt bytes × cache_manager", "delete and truncate × cache_manager"),
         watchdog_s=600.0,
+        beside=True,
     ),
 )

@@ -161,6 +161,7 @@ def _scenario(actor: str) -> Scenario:
         tiers=("ci", "soak"),
         faults=(f"corrupt bytes × {actor}", f"delete and truncate × {actor}"),
         watchdog_s=1800.0,
+        beside=True,
     )
 
 

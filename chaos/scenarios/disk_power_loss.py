@@ -68,5 +68,6 @@ SCENARIOS = (
         run=run,
         tiers=("smoke", "ci", "soak"),
         faults=("power loss × core_writer", "power loss × transcript_appender"),
+        beside=True,
     ),
 )

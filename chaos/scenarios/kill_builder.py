@@ -32,7 +32,7 @@ STEPS = (
 STAGES = (*STEPS, *(f"delta {step}" for step in STEPS))
 PUBLISHING = ("prepare", "flip")  # the process that built the generation has left by then
 BUILD_S = 60.0
-CI_STAGES = 16
+CI_STAGES = 10
 
 
 async def run(given: Run) -> Verdict:
@@ -101,5 +101,6 @@ SCENARIOS = (
         tiers=TIERS,
         faults=("SIGKILL × builder",),
         watchdog_s=600.0,
+        beside=True,
     ),
 )

@@ -51,7 +51,7 @@ async def at_calls(given: Run) -> Verdict:
     async with staged(given, NAME, load=LOAD, files=3, config=CONFIG) as stage:
         await stage.until(lambda s: s["generation"] and s["rows"]["documents"], BUILD_S, "index.status")
         cases = await counted(stage, killer)
-        chosen = [pick(stage, cases) for _ in range(given.size(3, 6, 500))]
+        chosen = [pick(stage, cases) for _ in range(given.size(3, 4, 500))]
         met = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch_current, stage)
@@ -209,6 +209,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("SIGKILL at a system call × builder",),
         watchdog_s=7200.0,
+        beside=True,
     ),
     Scenario(
         RANDOM_NAME,
@@ -217,5 +218,6 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("SIGKILL at a random time × builder",),
         watchdog_s=7200.0,
+        beside=True,
     ),
 )

@@ -55,5 +55,6 @@ SCENARIOS = (
         run=run,
         tiers=("ci", "soak"),
         faults=("pending notes × daemon",),
+        beside=True,
     ),
 )

@@ -261,6 +261,7 @@ SCENARIOS = (
         run=two_daemons,
         tiers=("ci", "soak"),
         faults=("two daemons on one data directory × daemon",),
+        beside=True,
     ),
     Scenario(
         name="start_killed",
@@ -269,6 +270,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("kill during start-up × daemon",),
         watchdog_s=1200.0,
+        beside=True,
     ),
     Scenario(
         name="start_index_lock",
@@ -277,6 +279,7 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("kill during a build × daemon",),
         watchdog_s=600.0,
+        beside=True,
     ),
     Scenario(
         name="start_stale_lock_and_socket",
@@ -284,6 +287,7 @@ SCENARIOS = (
         run=stale,
         tiers=("ci", "soak"),
         faults=("stale lock and socket × daemon",),
+        beside=True,
     ),
     Scenario(
         name="start_fd_exhaustion",
@@ -291,5 +295,6 @@ SCENARIOS = (
         run=descriptors,
         tiers=("ci", "soak"),
         faults=("fd exhaustion × listener",),
+        beside=True,
     ),
 )
