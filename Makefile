@@ -27,8 +27,8 @@ chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `
 chaos: $(VENV)/.installed-dev ## every fault scenario, 15 minutes; the report is chaos/out/index.html
 	$(BIN)/python -m chaos all --tier ci --out chaos/out
 
-soak: $(VENV)/.installed-dev ## thousands of kills, for hours; goes on where it was stopped (SOAK=folder)
-	$(BIN)/python -m chaos soak --out $(or $(SOAK),chaos/out/soak)
+soak: $(VENV)/.installed-dev ## thousands of kills, for hours; goes on where it was stopped (SOAK=folder, JOBS=shards at a time)
+	$(BIN)/python -m chaos soak --out $(or $(SOAK),chaos/out/soak) --jobs $(or $(JOBS),1)
 	BULKHEAD_SCHEDULES=20000 $(BIN)/python -m pytest -q tests/unit/supervisor/test_fault_schedules.py
 
 bench: $(VENV)/.installed-dev ## appends, searches, builds, memory: prints tables, asserts nothing

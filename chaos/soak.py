@@ -44,6 +44,7 @@ from chaos.stage import RESTART_CODES, Load, Stage, staged
 FILE = "soak.jsonl"
 STORAGE = ("core_writer", "transcript_appender", "cache_manager")
 SHOWN = 5
+POLL_S = 0.05
 FRUITLESS_MAX = 3  # shards in a row that made no fault at all: something is wrong with the machine or with us
 WAKES_S = (0.1, 0.6, 1.2, 1.8, 2.5)
 BRIDGES = 16
@@ -227,15 +228,18 @@ def append(file: Path, line: Line) -> None:
         out.write(b"\n" * torn + msgspec.json.encode(line) + b"\n")
 
 
-def left(kind: Kind, lines: list[Line]) -> int:
-    """Return how many faults of a kind are still to be made."""
-    return max(0, kind.total - sum(line.kills for line in lines if line.kind == kind.name))
+def left(kind: Kind, lines: list[Line], running: Iterable["Shard"] = ()) -> int:
+    """Return how many faults of a kind are still to be made, beyond those that are under way."""
+    done = sum(line.kills for line in lines if line.kind == kind.name)
+    return max(0, kind.total - done - sum(shard.count for shard in running if shard.kind is kind))
 
 
-def next_kind(kinds: Iterable[Kind], lines: list[Line]) -> Kind | None:
-    """Return the kind of which the smallest share has been done; None when all are done."""
-    open_kinds = [kind for kind in kinds if left(kind, lines)]
-    return max(open_kinds, key=lambda kind: left(kind, lines) / kind.total, default=None)
+def next_shard(kinds: Iterable[Kind], lines: list[Line], running: list["Shard"]) -> tuple[Kind | None, int]:
+    """Return the kind of which the smallest share has been done, and how many to do; None when all are done."""
+    still = {kind.name: left(kind, lines, running) for kind in kinds}
+    open_kinds = [kind for kind in kinds if still[kind.name]]
+    kind = max(open_kinds, key=lambda kind: still[kind.name] / kind.total, default=None)
+    return kind, 0 if kind is None else min(kind.shard, still[kind.name])
 
 
 def summary(kinds: Iterable[Kind], lines: list[Line]) -> str:
@@ -259,16 +263,32 @@ def summary(kinds: Iterable[Kind], lines: list[Line]) -> str:
 # ------------------------------------------------------------ one shard
 
 
-def perform(kind: Kind, seed: int, count: int) -> Line:
-    """Run one shard in a folder and a process of its own."""
-    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+class Shard:
+    """A shard under way, in a folder and a process of its own."""
 
-    async def run(given: Run) -> Verdict:
-        return await kind.run(given, count)
+    def __init__(self, kind: Kind, seed: int, count: int) -> None:
+        self.kind = kind
+        self.count = count
+        self._date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
-    purpose = f"{count} of {kind.name}"
-    scenario = Scenario(name=f"soak_{kind.name}", purpose=purpose, run=run, tiers=("soak",), watchdog_s=kind.watchdog_s)
-    return line_of(kind, runner.perform(scenario, seed, "soak").verdict, date=date)
+        async def run(given: Run) -> Verdict:
+            return await kind.run(given, count)
+
+        name, purpose = f"soak_{kind.name}", f"{count} of {kind.name}"
+        scenario = Scenario(name=name, purpose=purpose, run=run, tiers=("soak",), watchdog_s=kind.watchdog_s)
+        self._running = runner.Running(scenario, seed, "soak")
+
+    def ended(self) -> bool:
+        """Say whether it is through."""
+        return self._running.ended()
+
+    def line(self) -> Line:
+        """Return what came of it, once it has ended."""
+        return line_of(self.kind, self._running.result().verdict, date=self._date)
+
+    def abandon(self) -> None:
+        """End it without a result."""
+        self._running.abandon()
 
 
 def line_of(kind: Kind, verdict: Verdict, *, date: str) -> Line:
@@ -306,6 +326,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--hours", type=float, default=24.0, help="begin no shard after so many hours")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--kind", choices=[kind.name for kind in KINDS], help="only this kind")
+    parser.add_argument("--jobs", type=int, default=1, help="how many shards at a time")
     parser.add_argument("--summary", action="store_true", help="print the table and do nothing")
     given = parser.parse_args(argv)
     kinds = [kind for kind in KINDS if given.kind in (None, kind.name)]
@@ -313,24 +334,36 @@ def main(argv: list[str]) -> int:
     if not given.summary:
         print(f"seed {given.seed}", flush=True)
         given.out.mkdir(parents=True, exist_ok=True)
-        go_on(kinds, file, seed=given.seed, until=time.monotonic() + given.hours * 3600)
+        go_on(kinds, file, seed=given.seed, until=time.monotonic() + given.hours * 3600, jobs=given.jobs)
     lines = read(file)
     print(summary(kinds, lines))
     return 1 if any(line.lost or line.duplicated or line.hung or line.wrong for line in lines) else 0
 
 
-def go_on(kinds: list[Kind], file: Path, *, seed: int, until: float) -> None:
-    """Run shard after shard and append a line for each, until all is done or the time is up."""
-    fruitless = 0
-    while time.monotonic() < until and fruitless < FRUITLESS_MAX:
-        lines = read(file)
-        kind = next_kind(kinds, lines)
-        if kind is None:
-            return
-        line = perform(kind, seed + len(lines), min(kind.shard, left(kind, lines)))
-        append(file, line)
-        print(_one_line(line), flush=True)
-        fruitless = 0 if line.kills else fruitless + 1
+def go_on(kinds: list[Kind], file: Path, *, seed: int, until: float, jobs: int = 1) -> None:
+    """Run shard after shard, so many at a time, and append a line for each, until all is done or the time is up."""
+    running: list[Shard] = []
+    begun, fruitless = len(read(file)), 0
+    try:
+        while True:
+            while len(running) < jobs and time.monotonic() < until and fruitless < FRUITLESS_MAX:
+                kind, count = next_shard(kinds, read(file), running)
+                if kind is None:
+                    break
+                running.append(Shard(kind, seed + begun, count))
+                begun += 1
+            if not running:
+                return
+            time.sleep(POLL_S)
+            for shard in [shard for shard in running if shard.ended()]:
+                running.remove(shard)
+                line = shard.line()
+                append(file, line)
+                print(_one_line(line), flush=True)
+                fruitless = 0 if line.kills else fruitless + 1
+    finally:
+        for shard in running:
+            shard.abandon()
 
 
 def _one_line(line: Line) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from chaos import soak
 from chaos.scenario import Run, Verdict
-from chaos.soak import Kind, Line, left, line_of, next_kind, read, summary
+from chaos.soak import Kind, Line, left, line_of, next_shard, read, summary
 
 
 async def nothing(given: Run, count: int) -> Verdict:
@@ -63,13 +63,13 @@ def test_what_is_in_the_file_is_not_repeated() -> None:
     lines = [line("worker_kill", 40), line("worker_kill", 40), line("builder_kill", 10)]
     assert left(WORKERS, lines) == 20
     assert left(BUILDERS, lines) == 0
-    assert next_kind(KINDS, lines) is WORKERS
-    assert next_kind(KINDS, [*lines, line("worker_kill", 20)]) is None
+    assert next_shard(KINDS, lines, []) == (WORKERS, 20)
+    assert next_shard(KINDS, [*lines, line("worker_kill", 20)], []) == (None, 0)
 
 
 def test_the_kind_of_which_least_is_done_is_next() -> None:
-    assert next_kind(KINDS, [line("worker_kill", 40)]) is BUILDERS
-    assert next_kind(KINDS, [line("worker_kill", 40), line("builder_kill", 5)]) is WORKERS
+    assert next_shard(KINDS, [line("worker_kill", 40)], [])[0] is BUILDERS
+    assert next_shard(KINDS, [line("worker_kill", 40), line("builder_kill", 5)], [])[0] is WORKERS
 
 
 @pytest.mark.parametrize(
@@ -106,27 +106,29 @@ def test_one_violation_makes_the_exit_status_red(tmp_path: Path) -> None:
     assert soak.main(["--out", str(tmp_path), "--summary"]) == 1
 
 
-def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    performed: list[tuple[str, int]] = []
-
-    def perform(kind: Kind, seed: int, count: int) -> Line:
-        performed.append((kind.name, count))
-        return line(kind.name, count)
-
-    monkeypatch.setattr(soak, "perform", perform)
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     file = tmp_path / "soak.jsonl"
     write(file, [line("worker_kill", 90), line("builder_kill", 5)])
     soak.go_on(list(KINDS), file, seed=1, until=float("inf"))
-    assert performed == [("builder_kill", 5), ("worker_kill", 10)]
+    made = [(each.kind, each.kills, each.seed) for each in read(file)[2:]]
+    assert made == [("builder_kill", 5, 3), ("worker_kill", 10, 4)]
 
 
-def test_a_shard_that_makes_no_faults_does_not_repeat_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    performed: list[int] = []
+def test_several_shards_at_a_time_are_no_more_than_all(tmp_path: Path) -> None:
+    file = tmp_path / "soak.jsonl"
+    soak.go_on(list(KINDS), file, seed=1, until=float("inf"), jobs=3)
+    lines = read(file)
+    assert {kind.name: sum(each.kills for each in lines if each.kind == kind.name) for kind in KINDS} == {
+        "worker_kill": 100,
+        "builder_kill": 10,
+    }
+    assert len({each.seed for each in lines}) == len(lines) == 5
 
-    def perform(kind: Kind, seed: int, count: int) -> Line:
-        performed.append(count)
-        return line(kind.name, 0, wrong=1)
 
-    monkeypatch.setattr(soak, "perform", perform)
-    soak.go_on([WORKERS], tmp_path / "soak.jsonl", seed=1, until=float("inf"))
-    assert len(performed) == soak.FRUITLESS_MAX
+def test_a_shard_that_makes_no_faults_does_not_repeat_for_ever(tmp_path: Path) -> None:
+    async def fruitless(given: Run, count: int) -> Verdict:
+        return Verdict(scenario="x", seed=given.seed, violations=[], faults=0)
+
+    file = tmp_path / "soak.jsonl"
+    soak.go_on([msgspec.structs.replace(WORKERS, run=fruitless)], file, seed=1, until=float("inf"))
+    assert len(read(file)) == soak.FRUITLESS_MAX
