@@ -123,7 +123,7 @@ async def run(given: Run) -> Verdict:
     with endpoint(dimensions) as port:
         async with staged(given, NAME, config=config(port, "first", dimensions), load=LOAD) as stage:
             oracle = Oracle(stage)
-            await oracle.fill(given.size(60, 150, 17_395))
+            await oracle.fill(given.size(60, 100, 17_395))
             await stage.until(
                 lambda s: serves(s, "first") and embedded(s, len(oracle.texts)), patience_s, "index.status"
             )

@@ -55,7 +55,7 @@ async def while_stopped(given: Run) -> Verdict:
         copy = await trio.to_thread.run_sync(Copy, stage.data)
         cases = cases_of(damaged)
         outcomes: dict[str, Any] = {}
-        for case in spread(cases, min(len(cases), given.size(2, 8, len(cases)))):
+        for case in spread(cases, min(len(cases), given.size(2, 6, len(cases)))):
             outcomes[str(case)] = await one_stopped(stage, book, copy, case, damaged)
         stage.facts["outcomes"] = outcomes
         await trio.to_thread.run_sync(copy.restore)

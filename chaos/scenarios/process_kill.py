@@ -107,7 +107,7 @@ async def kill_builder(given: Run) -> Verdict:
                 watch,
                 "generation_builder",
                 given.rng,
-                given.size(3, 11, 25),
+                given.size(3, 16, 25),
                 hit=_note(stage, deaths),
                 spread_s=BUILDER_SPREAD_S,
                 doing=lambda: building(stage.client),
