@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Every test starts processes by the dozen: where bytecode is not kept, each of them compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types unit chaos-smoke chaos soak bench bench-retrieval bench-scale bench-incident bench-incident-times-ten format clean
 

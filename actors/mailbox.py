@@ -41,8 +41,9 @@ from actors.tray import Tray
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 # How long an asker waits beyond its deadline for a definite outcome: the worker is interrupted at the deadline and
-# mostly answers "rolled back" within this time, which is worth more to the caller than "unknown".
-SETTLE_S = 0.2
+# mostly answers "rolled back" within this time, which is worth more to the caller than "unknown". A caller is promised
+# an answer by his deadline and a quarter of a second: the rest is for the way to him, on a machine without idle CPU.
+SETTLE_S = 0.15
 SERVICE_WEIGHT = 0.1
 RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_MAX = 10, 5000
 DEFAULT_TRAY = ""

@@ -48,6 +48,7 @@ POLL_S = 0.05
 FRUITLESS_MAX = 3  # shards in a row that made no fault at all: something is wrong with the machine or with us
 WAKES_S = (0.1, 0.6, 1.2, 1.8, 2.5)
 BRIDGES = 16
+BRIDGE_PAUSE_S = 0.1  # eighteen bridges without a pause would leave a daemon no CPU to start with
 DAEMON_LIFE_S = 0.5
 EARLY_EVERY = 4  # one daemon in four is killed at any time from its very start, the others once they serve
 DAEMON_BACK_S = 30.0
@@ -133,7 +134,7 @@ async def stop_workers(given: Run, stops: int) -> Verdict:
 
 async def kill_daemons(given: Run, kills: int) -> Verdict:
     """Kill the daemon under sixteen clients, each behind a bridge of its own; the bridges start the next one."""
-    load = Load(appenders=BRIDGES, searchers=0, writers=1, readers=1, bridges=True)
+    load = Load(appenders=BRIDGES, searchers=0, writers=1, readers=1, bridges=True, pause_s=BRIDGE_PAUSE_S)
     async with staged(given, "soak_daemon_kill", config=CALM, load=load) as stage:
         for operation in ("append", "unit", "history"):
             # Over a bridge no connection is ever lost.

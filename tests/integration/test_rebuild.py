@@ -403,8 +403,10 @@ async def test_a_rollback_does_not_wait_for_a_delta(serve: Serve) -> None:
         first, second = await two_generations(client)
         async with held(client, "delta test"):
             await append(client, 5, first=20)
-            await status_when(client, lambda s: s["delta_building"] and s["delta_building"]["stage"] == "delta test")
-            back = await client.call("index.rollback", deadline_s=10)
+            await status_when(
+                client, lambda s: s["deltas"]["building"] and s["deltas"]["building"]["stage"] == "delta test"
+            )
+            back = await client.call("index.rollback", deadline_s=30)
             assert back == {"generation": first, "rolled_back_from": second, "cancelled": []}
         await status_when(client, lambda s: s["generation"] == first and s["behind"]["events"] == 0)
 
@@ -417,11 +419,11 @@ async def test_a_rollback_ends_the_builds_under_way_but_only_when_it_can_be_done
             await at_stage(client, "index events")
             asked = (await client.call("index.rebuild"))["build"]
             with pytest.raises(RpcError) as refusal:
-                await client.call("index.rollback", {"generation": second}, deadline_s=10)
+                await client.call("index.rollback", {"generation": second}, deadline_s=30)
             assert "not kept" in refusal.value.message
             status = await client.call("index.status")
             assert status["building"]["build"] == under_way and status["generation"] == second
-            back = await client.call("index.rollback", {"generation": first}, deadline_s=10)
+            back = await client.call("index.rollback", {"generation": first}, deadline_s=30)
             assert back["cancelled"] == [under_way, asked]
         status = await client.call("index.status")
         assert status["generation"] == first and status["building"] is None and status["paused_by"] == "rollback"
