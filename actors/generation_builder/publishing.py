@@ -83,7 +83,10 @@ class Publisher:
     async def prepare(self, sealed: GenerationRef, step: Step) -> None:
         """Have the spare searcher open and probe it; a searcher that is away does not hold up publication."""
         await step("prepare", sealed.generation, 0, 0)
-        message = PrepareGeneration(generation=sealed)
+        await self._ask_to_open(PrepareGeneration(generation=sealed))
+
+    async def _ask_to_open(self, message: PrepareGeneration) -> bool:
+        """Say whether a searcher was there to do it. Raises GenerationSuspect."""
         house = self._desk.house
         try:
             await house.ask("searcher", message, Done, deadline_ns=deadline_after(PREPARE_S))
@@ -91,6 +94,8 @@ class Publisher:
             raise
         except BulkheadError as error:
             house.log.warning("searcher did not prepare", extra={"error": error.message})
+            return False
+        return True
 
     async def publish(
         self, view: GenerationRef, step: Step, *, base: GenerationRef, previous: tuple[GenerationRef, ...]
@@ -135,10 +140,12 @@ class Publisher:
         and returns their numbers. Raises InvalidParams when nothing earlier is kept, GenerationSuspect when it is
         damaged.
         """
-        generation = self._kept(wanted).generation
+        earlier = self._kept(wanted)
+        generation = earlier.generation
         with self._first():
-            # Here and not by the searcher alone: it may still have it open, and then looks at no byte of it.
-            await self._desk.work(VerifyGeneration(generation=generation), GenerationRef)
+            # By a searcher, who has the CPU for it: what looks at files in the builder gives way to everything.
+            if not await self._ask_to_open(PrepareGeneration(generation=earlier, anew=True)):
+                await self._desk.work(VerifyGeneration(generation=generation), GenerationRef)
             cancelled = await end_builds()
             before = self._desk.notice.serving
             await self._serve_again(generation)

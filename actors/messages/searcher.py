@@ -56,10 +56,14 @@ class ResolveFolder(Message, frozen=True, kw_only=True):
 
 
 class PrepareGeneration(Message, frozen=True, kw_only=True):
-    """From the builder: the spare opens and probes this view, so that it can take over at once."""
+    """From the builder: the spare opens and probes this view, so that it can take over at once.
+
+    `anew`: it looks at every byte of it, also where it has it open.
+    """
 
     answer = Done
     generation: GenerationRef
+    anew: bool = False
 
 
 class ServeGeneration(Message, frozen=True, kw_only=True):
@@ -168,10 +172,14 @@ Query.answer = QueryResult
 
 
 class LoadGeneration(Message, frozen=True, kw_only=True):
-    """To a search worker: verify, open and probe a view, and keep it open beside the ones it has."""
+    """To a search worker: verify, open and probe a view, and keep it open beside the ones it has.
+
+    `anew`: verify also what is open.
+    """
 
     answer = Done
     generation: GenerationRef
+    anew: bool = False
 
 
 class DropGeneration(Message, frozen=True, kw_only=True):

@@ -242,7 +242,7 @@ class Searcher:
             case ResolveFolder():
                 answer = await self._ask_any(message, Folder, envelope.deadline_ns)
             case PrepareGeneration():
-                answer = await self._prepare(message.generation)
+                answer = await self._prepare(message.generation, anew=message.anew)
             case ServeGeneration():
                 self._serve_generation(message.generation)
                 answer = Done()
@@ -256,10 +256,10 @@ class Searcher:
                 raise TypeError(f"searcher does not take {type(message).__name__}")
         self.house.mailbox.finish(envelope, answer)
 
-    async def _prepare(self, generation: GenerationRef) -> Done:
+    async def _prepare(self, generation: GenerationRef, *, anew: bool = False) -> Done:
         self._prepared = generation.view
         try:
-            if await self._pool.prepare(generation):
+            if await self._pool.prepare(generation, anew=anew):
                 return Done()
         except WorkerDied as error:
             raise ActorUnavailable(f"search worker died while it opened the generation: {error.cause}") from error

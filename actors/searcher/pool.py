@@ -74,14 +74,15 @@ class Pool:
             self._pair.prefer(generation.view)
         self._wake()
 
-    async def prepare(self, generation: GenerationRef) -> bool:
+    async def prepare(self, generation: GenerationRef, *, anew: bool = False) -> bool:
         """Have the spare (or whoever lives) open a view that is not wanted yet; False when nobody can.
 
-        Raises WorkerDied when a worker dies over it, and GenerationSuspect.
+        `anew`: it is verified even where it is open. Raises GenerationSuspect, and WorkerDied when a worker dies over
+        it.
         """
         for slot in self._pair.living():
             if slot.worker is not None:
-                await self._load(slot, slot.worker, generation)
+                await self._load(slot, slot.worker, generation, anew=anew)
                 return True
         return False
 
@@ -213,10 +214,11 @@ class Pool:
             self.last_error = error.message
             self._house.log.warning("generation not loaded", extra={"error": error.message})
 
-    async def _load(self, slot: Slot, worker: Worker, wanted: GenerationRef) -> None:
+    async def _load(self, slot: Slot, worker: Worker, wanted: GenerationRef, *, anew: bool = False) -> None:
         seconds = LOAD_S_MIN + wanted.bytes / LOAD_BYTES_PER_S
         slot.held.add(wanted.view)  # first: what comes of it may be lost, and then it must be closed all the same
-        await worker.call(LoadGeneration(generation=wanted), Done, deadline_ns=deadline_after(seconds))
+        message = LoadGeneration(generation=wanted, anew=anew)
+        await worker.call(message, Done, deadline_ns=deadline_after(seconds))
         if slot.worker is worker:  # it may have died and been replaced while the answer was on its way
             slot.loaded.add(wanted.view)
             self._pair.changed()

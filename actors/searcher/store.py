@@ -126,8 +126,13 @@ class GenerationStore:
         """Import LanceDB before anybody waits for it."""
         import lancedb  # noqa: F401
 
-    def load(self, ref: GenerationRef, *, deadline_ns: int) -> None:
-        """Verify, open and probe a view; what is open already is used as it is. Raises GenerationSuspect."""
+    def load(self, ref: GenerationRef, *, deadline_ns: int, anew: bool = False) -> None:
+        """Verify, open and probe a view; what is open already is used as it is, or verified `anew`.
+
+        Raises GenerationSuspect.
+        """
+        if anew:
+            self._verify_open(ref)
         if ref.view in self._open:
             return
         base, delta, mask = self._shared(ref), None, Mask()
@@ -140,6 +145,17 @@ class GenerationStore:
             if delta.identity != base.identity:
                 raise GenerationSuspect(f"generation {delta.name}: its vectors are not of the space of its generation")
         self._open[ref.view] = OpenView(ref, base, delta, mask)
+
+    def _verify_open(self, ref: GenerationRef) -> None:
+        """Compare every byte of those folders of a view that are open with what was sealed; the others will be."""
+        wanted = {_absolute(path) for path in (ref.path, ref.delta_path) if path is not None}
+        opened = {folder.path: folder for view in list(self._open.values()) for folder in view.folders}
+        for path in wanted & opened.keys():
+            try:
+                verify(path)
+            except GenerationSuspect:
+                self._forget(opened[path])
+                raise
 
     def _shared(self, ref: GenerationRef) -> OpenFolder | None:
         """Return the generation of a view when another view has it open."""

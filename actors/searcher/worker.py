@@ -71,7 +71,7 @@ class SearcherRoom:
             case ResolveFolder():
                 return Folder(path=resolve_folder(message.path))
             case LoadGeneration():
-                self._store.load(message.generation, deadline_ns=call.deadline_ns)
+                self._store.load(message.generation, deadline_ns=call.deadline_ns, anew=message.anew)
                 self._open_earlier_model(message.generation)
             case DropGeneration():
                 self._store.drop(message.view)

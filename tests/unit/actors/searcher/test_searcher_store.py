@@ -253,6 +253,17 @@ def test_damage_of_any_kind_is_found_before_anything_is_opened(
         store.get(1)
 
 
+def test_damage_to_what_is_open_is_found_by_who_asks_for_it_anew(store: GenerationStore, ref: GenerationRef) -> None:
+    store.load(ref, deadline_ns=soon())
+    store.load(ref, deadline_ns=soon(), anew=True)
+    flip(a_file(ref, "events.lance/data/*.lance"))
+    store.load(ref, deadline_ns=soon())
+    with pytest.raises(GenerationSuspect, match="not what was sealed"):
+        store.load(ref, deadline_ns=soon(), anew=True)
+    with pytest.raises(NoGeneration):
+        store.get(ref.view)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1}'])
 def test_a_damaged_manifest_is_found(store: GenerationStore, ref: GenerationRef, content: bytes) -> None:
     (Path(ref.path) / MANIFEST).write_bytes(content)
