@@ -56,7 +56,8 @@ class Endpoint:
             follow_redirects=False,
             # Proxies are for what lies outside of this machine.
             trust_env=not _is_loopback(settings.base_url),
-            limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
+            # One that nobody uses is closed with the next request, which for the model before never comes.
+            limits=httpx.Limits(max_connections=8, max_keepalive_connections=2),
         )
 
     async def exchange(self, texts: list[str], *, deadline_s: float) -> Embedded:

@@ -27,6 +27,7 @@ APPEND = 200
 SHOWN = 5
 ORACLES = 20  # answers by meaning that each phase waits for
 ROLLBACK_MS = 1000.0
+LOOKED_AT = 200
 ROLLBACK_FACTOR = 5  # beyond this it is no matter of a busy machine any more
 VICTIMS = ("rebuilder", "embedder")
 KILL_S_MIN, KILL_S_MAX = 0.2, 1.5
@@ -78,6 +79,16 @@ class Oracle:
             ]
             await stage.client.call("event.append_many", {"events": events}, deadline_s=60)
 
+    async def wait_searchable(self, seconds: float) -> None:
+        """Wait until what is looked for has its vectors, and not others instead: all of it, or an even share."""
+        ids = list(self.texts)
+        for event_id in ids[:: max(1, len(ids) // LOOKED_AT)]:
+            state: dict[str, Any] = {}
+            with trio.fail_after(seconds):
+                while state.get("meaning") != "searchable":
+                    await trio.sleep(IDLE_S if state else 0)
+                    state = await self._stage.call("index.item", {"id": event_id})
+
     async def run(self) -> None:
         """Ask until cancelled; connect anew whenever the daemon was away."""
         while True:
@@ -127,6 +138,7 @@ async def run(given: Run) -> Verdict:
             await stage.until(
                 lambda s: serves(s, "first") and embedded(s, len(oracle.texts)), patience_s, "index.status"
             )
+            await oracle.wait_searchable(patience_s)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(oracle.run)
                 await oracle.wait_answers(ORACLES, patience_s)

@@ -91,5 +91,6 @@ SCENARIOS = (
             f"clock jump × {actor}"
             for actor in ("core_writer", "transcript_appender", "cache_manager", "searcher", "generation_builder")
         ),
+        beside=True,
     ),
 )

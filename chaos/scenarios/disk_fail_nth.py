@@ -167,5 +167,6 @@ SCENARIOS = (
         tiers=("ci", "soak"),
         faults=("EIO on write × core_writer", "EIO on write × transcript_appender"),
         watchdog_s=600.0,
+        beside=True,
     ),
 )

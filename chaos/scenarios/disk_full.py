@@ -108,5 +108,6 @@ SCENARIOS = (
         run=run,
         tiers=("ci", "soak"),
         faults=("ENOSPC × core_writer", "ENOSPC × transcript_appender"),
+        beside=True,
     ),
 )

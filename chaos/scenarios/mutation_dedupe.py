@@ -57,6 +57,7 @@ SCENARIOS = (
         run=green,
         tiers=("smoke", "ci", "soak"),
         faults=("death after COMMIT × core_writer", "death after COMMIT × transcript_appender"),
+        beside=True,
     ),
     Scenario(
         name=NAME,
@@ -64,5 +65,6 @@ SCENARIOS = (
         run=red,
         must_fail=True,
         tiers=("ci",),
+        beside=True,
     ),
 )

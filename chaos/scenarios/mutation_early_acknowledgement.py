@@ -38,5 +38,6 @@ SCENARIOS = (
         run=run,
         must_fail=True,
         tiers=("ci",),
+        beside=True,
     ),
 )

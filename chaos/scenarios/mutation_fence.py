@@ -136,6 +136,7 @@ SCENARIOS = (
         run=green,
         tiers=("smoke", "ci", "soak"),
         faults=("zombie writer × core_writer", "zombie writer × transcript_appender"),
+        beside=True,
     ),
     Scenario(
         name=NAME,
@@ -143,5 +144,6 @@ SCENARIOS = (
         run=red,
         must_fail=True,
         tiers=("ci",),
+        beside=True,
     ),
 )

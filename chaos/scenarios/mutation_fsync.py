@@ -54,5 +54,6 @@ SCENARIOS = (
         run=run,
         must_fail=True,
         tiers=("ci",),
+        beside=True,
     ),
 )

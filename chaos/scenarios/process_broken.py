@@ -96,6 +96,7 @@ def _scenario(actor: str, tiers: tuple[Tier, ...]) -> Scenario:
         run=run,
         tiers=tiers,
         faults=(f"restarts spent × {actor}",),
+        beside=True,
     )
 
 

@@ -142,6 +142,7 @@ def _storage(road: str, tiers: tuple[Tier, ...]) -> Scenario:
         run=run,
         tiers=tiers,
         faults=(f"poison message × {actor}",),
+        beside=True,
     )
 
 
@@ -156,5 +157,6 @@ SCENARIOS = (
         run=poison_query,
         tiers=("ci", "soak"),
         faults=("poison message × searcher",),
+        beside=True,
     ),
 )

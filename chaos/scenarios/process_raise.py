@@ -126,7 +126,7 @@ def _failing(how: str, purpose: str, cell: str) -> Scenario:
 
 
 def _scenario(name: str, purpose: str, run: Callable[[Run], Awaitable[Verdict]], faults: tuple[str, ...]) -> Scenario:
-    return Scenario(name=name, purpose=purpose, run=run, tiers=("ci", "soak"), faults=faults)
+    return Scenario(name=name, purpose=purpose, run=run, tiers=("ci", "soak"), faults=faults, beside=True)
 
 
 SCENARIOS = (
