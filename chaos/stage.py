@@ -385,7 +385,18 @@ class Stage:
 
         A scenario that does not wait for builds may end in the middle of one: its folder is no leak then.
         """
-        status = await self.until(at_rest if "search" in wait and "build" in wait else answering, seconds=QUIET_S)
+        whole = "search" in wait and "build" in wait
+        try:
+            status = await self.until(at_rest if whole else answering, seconds=QUIET_S)
+        except TimeoutError:
+            status = await self.call("system.status")
+            if not whole or at_rest(status):
+                raise
+            index = {
+                key: status["index"][key] for key in ("generation", "delta", "deltas", "covers", "paused", "last_error")
+            }
+            text = f"the daemon is not at rest after {QUIET_S} s: {unrest(status)}; index: {json.dumps(index)}"
+            raise TimeoutError(text[:1500]) from None
         idle = status["index"]["building"] is None and status["ready"]["build"]
         return take_census(self.data, status["pid"], building=not idle)
 
@@ -473,16 +484,18 @@ def without_waived(violations: list[str], waived: dict[str, str]) -> list[str]:
 
 def at_rest(status: dict[str, Any]) -> bool:
     """Say whether everything runs, nothing is being built, and nothing waits to be."""
-    index = status["index"]
-    searcher = status["searcher"]
-    return bool(
-        all(status["ready"].values())
-        and index["building"] is None
-        and index["deltas"]["building"] is None
-        and not any(index["behind"].values())
-        and searcher["workers_ready"] == 2
-        and (index["generation"] is None or searcher["loaded"] == 2)
-    )
+    return not unrest(status)
+
+
+def unrest(status: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a status is not as it is at rest."""
+    index, searcher = status["index"], status["searcher"]
+    found: dict[str, Any] = {"not ready": [name for name, ready in status["ready"].items() if not ready]}
+    found |= {"building": index["building"], "delta building": index["deltas"]["building"]}
+    found |= {f"behind by {name}": count for name, count in index["behind"].items()}
+    if searcher["workers_ready"] != 2 or (index["generation"] is not None and searcher["loaded"] != 2):
+        found["searcher"] = {name: searcher[name] for name in ("workers_ready", "loaded")}
+    return {name: value for name, value in found.items() if value}
 
 
 def answering(status: dict[str, Any]) -> bool:
