@@ -38,6 +38,7 @@ class TranscriptAppenderSettings(msgspec.Struct, frozen=True, kw_only=True, forb
     batch_bytes_max: int = 1 * MIB
     duplicate_window_s: int = 0
     index_slice_rows: int = 64
+    segment_bytes_max: int = 512 * MIB
     wal_bytes_max: int = 16 * MIB
     busy_timeout_ms: int = 250
 

@@ -295,6 +295,12 @@ class TruthRoom:
             raise StoreLost(finding) from finding  # the next process looks at it as at every start
         self._no_room = None
 
+    def _write_to(self, database: Database) -> None:
+        """Write to another file from now on; we are its writer already."""
+        self._databases["write"] = database
+        self.path = database.path
+        self._checkpointed, self._wal_then = database.connection.total_changes, 0
+
     def _prepare_files(self) -> bool:
         """Complete a restore that was interrupted, and look at the files; return whether they could be looked at."""
         room = self.path.parent

@@ -57,7 +57,7 @@ class Appender:
         if all(isinstance(part, BulkheadError) for part in checked):
             return [part for part in checked if isinstance(part, BulkheadError)]
         with transaction(connection, call):
-            self._seq = store.last_seq(connection) or self._earlier.active_first - 1
+            self._seq = store.last_seq(connection) or self._earlier.active.first_seq - 1
             before = self._seq
             results = [
                 part if isinstance(part, BulkheadError) else self._append_message(connection, message.tenant, part)

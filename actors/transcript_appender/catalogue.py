@@ -7,7 +7,7 @@ segments (`segments.py`). What only it knows is why there is a gap between the s
 seq that is known to have been given out, so that a file that ends before it is known to have lost its tail; and
 `clock`, the time (µs) up to which events may have been stamped.
 
-    active ──▶ sealed      it was full, or a good copy took the place of a damaged one
+    active ──▶ sealed      it was full (rotation.py), or a good copy took the place of a damaged one
        └─────▶ damaged ──▶ sealed
     sealed ──▶ damaged     the disk may change its mind about what was written long ago
 
@@ -117,15 +117,11 @@ class _Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Book:
-    """The catalogue on disk and in memory, shared by the lanes of the worker.
-
-    `revision` counts the changes: who has opened files after the catalogue looks whether it is still the same one.
-    """
+    """The catalogue on disk and in memory, shared by the lanes of the worker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / FILE_NAME
-        self.revision = 0
         self.catalogue = Catalogue(segments=())
         self._lock = threading.Lock()
 
@@ -144,6 +140,12 @@ class Book:
             return False
         self.adopt(found)
         return True
+
+    def is_current(self) -> bool:
+        """Say whether the file still holds what is in memory: another process may have changed it."""
+        other = Book(self.folder)
+        with self._lock:
+            return other.load() and other.catalogue == self.catalogue
 
     def change(self, made: Callable[[Catalogue], Catalogue]) -> None:
         """Replace the catalogue by what `made` returns for it. Durable on return; nothing is written if it is equal."""
@@ -174,7 +176,6 @@ class Book:
     def adopt(self, catalogue: Catalogue) -> None:
         """Take a catalogue as the current one without writing it."""
         self.catalogue = catalogue
-        self.revision += 1
 
 
 def segment_name(number: int) -> str:

@@ -222,7 +222,7 @@ class Reading:
         earlier = [
             Place(part.segment.number, part.first, part.last, _connection(part), part) for part in self._shelf.parts()
         ]
-        active = self._book.catalogue.active
+        active = self._shelf.active
         return [*earlier, Place(active.number, active.first_seq, SEQ_MAX, self._active(), None)]
 
     def rows(self, place: Place, query: Query) -> Iterator[EventRow]:

@@ -90,6 +90,17 @@ class SegmentedIndex(KeywordIndex):
         self._attached = {}
         super().attach(connection)
 
+    def follow(self, active: Path) -> None:
+        """Read from another active segment from now on. Called between two calls of the lane."""
+        self._truth = active
+        if self._database is None:
+            return
+        try:
+            self._database.connection.execute(f"DETACH DATABASE {_ACTIVE}")
+            attach_reader(self._database.connection, active, _ACTIVE)
+        except sqlite3.Error:
+            self.close()  # the next call opens it anew
+
     def hits(self, connection: sqlite3.Connection, weights: Sequence[Weight], question: Question) -> list[Hit]:
         """Return the best rows of all segments: the scores are of the whole index, so they can be compared."""
         found: list[Hit] = []
@@ -152,7 +163,7 @@ class SegmentedIndex(KeywordIndex):
 
     def _find_damaged(self, connection: sqlite3.Connection) -> Suspicion | None:
         """Return which of the attached segments is damaged, as far as a quick look tells."""
-        active = (self._book.catalogue.active.number, self._truth, _ACTIVE)
+        active = (int(self._truth.stem), self._truth, _ACTIVE)
         earlier = ((number, path, _schema(number)) for (number, _), path in self._attached.items())
         for number, path, schema in (active, *earlier):
             if file_bytes(path) >= QUICK_CHECK_BYTES_MAX:

@@ -1,12 +1,14 @@
 """The segments before the active one, as one lane of the worker reads them: opened once, looked through in order.
 
 A shelf belongs to one thread. It follows the catalogue and the copies of damaged segments: whenever one of them has
-changed, its files are opened anew. With one segment, which is the usual case, it is empty and costs nothing.
+changed, its files are opened anew. During a call it keeps to the catalogue of the beginning of the call: the segment
+that was the active one then may be sealed meanwhile, and is to be read once and not twice. With one segment it is empty
+and costs nothing.
 """
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from actors.child import StoreLost
@@ -50,34 +52,44 @@ class Shelf:
         self._salvage = salvage
         self._kind = kind
         self._raw = raw
-        self._seen = (-1, -1)
+        self._seen: tuple[tuple[Segment, ...], int] = ((), -1)
         self._opened = 0
-        self._catalogue = book.catalogue  # as it was when the files were opened
+        self._catalogue = book.catalogue  # as it was when the files were opened, or the call began
+        self._kept = 0  # calls that go on with this catalogue
         self._databases: dict[int, Database] = {}
         self._views: dict[int, View] = {}
 
     @property
-    def active_first(self) -> int:
-        """Return the seq at which the active segment begins."""
-        return self._book.catalogue.active.first_seq
+    def active(self) -> Segment:
+        """Return the segment that is appended to."""
+        return (self._catalogue if self._kept else self._book.catalogue).active
 
     def parts(self) -> list[Part]:
         """Return the earlier segments, in order."""
-        if len(self._book.catalogue.segments) == 1:
+        if self.active.number == 1:
             return []
         self._refresh()
         return [self._part(segment) for segment in self._catalogue.segments[:-1]]
 
-    def during(self, call: Call, attempted: str) -> AbstractContextManager[object]:
+    @contextmanager
+    def during(self, call: Call, attempted: str) -> Iterator[None]:
         """Let the statements on every part stop at the end of a call, and their errors become operating errors."""
-        parts = self.parts()
-        if not parts:
-            return nullcontext()
-        stack = ExitStack()
-        for part in parts:
-            if part.database is not None:
-                stack.enter_context(part.database.during(call, attempted))
-        return stack
+        with self._keeping(), ExitStack() as stack:
+            for part in self.parts():
+                if part.database is not None:
+                    stack.enter_context(part.database.during(call, attempted))
+            yield
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Go on with one catalogue."""
+        if not self._kept:
+            self._catalogue = self._book.catalogue
+        self._kept += 1
+        try:
+            yield
+        finally:
+            self._kept -= 1
 
     def close(self) -> None:
         """Close the files."""
@@ -141,13 +153,15 @@ class Shelf:
     # ------------------------------------------------------------ files
 
     def _refresh(self) -> None:
-        seen = (self._book.revision, self._salvage.revision)
+        if not self._kept:
+            self._catalogue = self._book.catalogue
+        segments = self._catalogue.segments
+        # The revision is read first: a copy that is changed meanwhile makes the next call look again.
+        seen = (segments, self._salvage.revision)
         if seen == self._seen:
             return
         self.close()
-        # The revision was read first: a catalogue that is changed meanwhile makes the next call look again.
-        self._catalogue = self._book.catalogue
-        for segment in self._catalogue.segments[:-1]:
+        for segment in segments[:-1]:
             self._open(segment)
         self._seen = seen
         self._opened += 1

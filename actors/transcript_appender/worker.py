@@ -8,7 +8,7 @@ from sqlite3 import Connection
 import msgspec
 
 from actors.child import CallContext, StoreLost, serve
-from actors.errors import BulkheadError, StoreBroken
+from actors.errors import BulkheadError, StoreBroken, StoreBusy
 from actors.frames import Setup
 from actors.gaps import encode_gaps
 from actors.messages.base import Message, Statistics
@@ -29,10 +29,19 @@ from actors.messages.transcript_appender import (
 )
 from actors.settings import RoomSetup
 from actors.sql import swap
-from actors.sql.database import Call, map_os_error, prepare_directory
+from actors.sql.database import (
+    Call,
+    Database,
+    Until,
+    file_bytes,
+    map_os_error,
+    open_reader,
+    prepare_directory,
+    wal_bytes,
+)
 from actors.sql.keywords import KeywordSource
 from actors.sql.truth_room import Facts, TruthRoom
-from actors.transcript_appender import store
+from actors.transcript_appender import rotation, store
 from actors.transcript_appender.appending import Appender
 from actors.transcript_appender.catalogue import Book, segment_name
 from actors.transcript_appender.examine import is_damage, is_undecodable, suspicion_of
@@ -47,6 +56,9 @@ _PRUNE_ROWS = 256
 # How long the copying of what is left of a damaged segment may hold up the start.
 _SALVAGE_START_S = 0.15
 _REPAIR = "repair"
+# How long sealing the full segment may take, and how long it is left alone when that failed.
+_ROTATE_S = 5.0
+_ROTATE_AGAIN_S = 10.0
 
 
 class TranscriptRoom(TruthRoom):
@@ -76,6 +88,8 @@ class TranscriptRoom(TruthRoom):
         self.segments = Reading(self._book, self._salvage, self._read, self.reader)
         self._search = Reading(self._book, self._salvage, self._searched, self.search_reader)
         self._appender = Appender(limits, _now_us, self._written)
+        self._shelves = {"write": self._written, "read": self._read, "search": self._searched}
+        self._rotate_at = 0.0
         super().__init__(
             setup,
             file_name=segment_name(1),
@@ -119,6 +133,8 @@ class TranscriptRoom(TruthRoom):
 
     def prepare(self, connection: Connection) -> int:
         """Read the clock, and return the last seq that was given out."""
+        if not self._book.is_current():
+            raise StoreBusy("opening the transcript refused: the process before this one has changed its catalogue")
         self._appender.load(connection)
         last = store.last_seq(connection) or self._book.catalogue.active.first_seq - 1
         return max(last, self._book.catalogue.floor)
@@ -134,9 +150,12 @@ class TranscriptRoom(TruthRoom):
         """Do a call on its lane; damage that it meets is looked into by the next process."""
         if isinstance(message, RestoreTruth):
             return restore(self._book, self._salvage, message, call)
-        shelves = {"write": self._written, "read": self._read, "search": self._searched}
+        lane = self.lanes[type(message)]
         try:
-            with shelves[self.lanes[type(message)]].during(call, f"{type(message).__name__} failed"):
+            if lane == "write":
+                self._rotate()
+            with self._shelves[lane].during(call, f"{type(message).__name__} failed"):
+                self._follow(lane)
                 return super().handle(message, call)
         except (StoreLost, StoreBroken, UnicodeDecodeError) as error:
             if (undecodable := self._suspect(error, type(message).__name__)) is not None:
@@ -148,7 +167,11 @@ class TranscriptRoom(TruthRoom):
         if lane == _REPAIR:
             return self._salvage.tend()
         try:
-            return super().idle(lane)
+            if lane == "write":
+                self._rotate()
+            with self._shelves[lane].during(Until.after(_ROTATE_S), "upkeep failed"):
+                self._follow(lane)
+                return super().idle(lane)
         except StoreLost as lost:
             self._suspect(lost, "upkeep")
             raise
@@ -157,6 +180,49 @@ class TranscriptRoom(TruthRoom):
         """Stop the running statement of a lane; a restore looks at its deadline itself."""
         if lane != _REPAIR:
             super().interrupt(lane)
+
+    # ------------------------------------------------------------ the next segment
+
+    def _rotate(self) -> None:
+        """Seal the active segment when it is full. A disk that does not take the next one leaves it the active one."""
+        size, now = file_bytes(self.path) + wal_bytes(self.path), time.monotonic()
+        if now < self._rotate_at or self._no_room is not None or not self._is_full(size):
+            return
+        full, call = self._databases["write"], Until.after(_ROTATE_S)
+        self._rotate_at = now + _ROTATE_AGAIN_S
+        try:
+            with full.during(call, "sealing the segment failed"):
+                fresh = rotation.begin_next(
+                    self._book,
+                    self.kind,
+                    full,
+                    call,
+                    clock=self._appender.clock,
+                    now_us=_now_us(),
+                    take_over=lambda database: self._take_over(database, call),
+                )
+        except (BulkheadError, OSError):
+            return  # appends go on where they are, and find out for themselves what the disk is up to
+        if fresh is not None:
+            self._rotate_at = 0.0
+            self._write_to(fresh)
+            full.close()
+
+    def _is_full(self, size: int) -> bool:
+        active, bytes_max = self._book.catalogue.active, self.setup.transcript_appender.segment_bytes_max
+        return rotation.is_due(active, size=size, bytes_max=bytes_max, now_us=_now_us())
+
+    def _follow(self, lane: str) -> None:
+        """Let a reading lane look at the segment that is the active one for the call."""
+        path = self._book.path_of(self._shelves[lane].active)
+        database = self._databases.get(lane)
+        if lane == "write" or database is None or database.path == path:
+            return
+        self._databases[lane] = Database(open_reader(path, self.kind), path)
+        database.close()
+        if lane == "search":
+            assert isinstance(self.index, SegmentedIndex)
+            self.index.follow(path)
 
     def _suspect(self, error: Exception, what: str) -> StoreLost | None:
         """Leave word about damage that was met; who met it in an earlier segment has done so already.
@@ -208,8 +274,11 @@ class TranscriptRoom(TruthRoom):
         raise AssertionError(f"not a message of a reading lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
-        """Drop old notes about recent events, and keep in the catalogue how far the transcript goes."""
+        """Drop old notes about recent events, keep in the catalogue how far the transcript goes, and have each sealed
+        segment in one file."""
         self._book.raise_floor(store.last_seq(connection), self._appender.clock)
+        if (segment := rotation.unsettled(self._book)) is not None and rotation.settle(self._book, self.kind, segment):
+            return True
         return self._appender.prune(connection, call, _PRUNE_ROWS)
 
     def _status(self) -> Statistics:
@@ -221,6 +290,7 @@ class TranscriptRoom(TruthRoom):
             "keyword_seq": self.index.cursor,
             "keyword_behind": self.segments.count_between(self.index.cursor, seq),
             "segment": catalogue.active.number,
+            "sealed_bytes": sum(file_bytes(self._book.path_of(each)) for each in catalogue.segments[:-1]),
             "segments_damaged": len(catalogue.damaged()),
             "degraded": self._limitation(),
             "gaps": encode_gaps(self.segments.gaps()),

@@ -1,4 +1,7 @@
-"""The real daemon loses a segment of its transcript: it goes on, says so, indexes over the gap, and is made whole."""
+"""The real daemon and the segments of its transcript.
+
+A full one is sealed while everything goes on; one that is lost is said, indexed over, and made whole again.
+"""
 
 import shutil
 import sqlite3
@@ -109,3 +112,31 @@ async def test_a_damaged_segment_is_sealed_indexed_over_and_restored(serve: Serv
         answer = await client.call("memory.search", {"query": "word7"})
         assert answer["degraded"] == []
         assert [hit["seq"] for hit in answer["hits"] if "word7 " in hit["snippet"]] == [8]
+
+
+async def test_full_segments_are_sealed_and_everything_goes_on(serve: Serve, data: Path) -> None:
+    small = "[transcript_appender]\nsegment_bytes_max = 131072\n"
+    async with serve(small) as (_, client):
+        for first in range(0, 600, 20):
+            events = [
+                {"session_id": "s1", "actor": "user", "content": f"word{n} common {'x' * 400}", "request_id": f"r{n}"}
+                for n in range(first, first + 20)
+            ]
+            await client.call("event.append_many", {"events": events})
+            if first == 300:
+                kill((await actor(client))["pid"])
+        segments = sorted(path.name for path in (data / "transcript_appender").glob("0*.db"))
+        assert len(segments) > 3
+        seen: list[int] = []
+        page = await history(client, after_seq=0, limit=90)
+        while page["events"]:
+            seen += [row["seq"] for row in page["events"]]
+            page = await history(client, after_seq=seen[-1], limit=90)
+        assert seen == list(range(1, 601))
+        for number in (5, 599):
+            answer = await client.call("memory.search", {"query": f"word{number}"})
+            assert [hit["seq"] for hit in answer["hits"] if f"word{number} " in hit["snippet"]] == [number + 1]
+        index = await wait_for_generation(client, 600)
+        assert index["rows"]["events"] == 600
+        state = await actor(client)
+        assert (state["state"], state["epoch"]) == ("ready", 2), "only the kill began a new life"

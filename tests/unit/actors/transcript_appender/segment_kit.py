@@ -44,20 +44,25 @@ class Asks(Protocol):
 
 
 def worker(
-    folder: Path, *, acknowledged: int = 0, module: str = WORKER, window_s: int = 0, identity: str = IDENTITY
+    folder: Path,
+    *,
+    acknowledged: int = 0,
+    module: str = WORKER,
+    window_s: int = 0,
+    identity: str = IDENTITY,
+    bytes_max: int = 1 << 30,
 ) -> WorkerClient:
     """Start a worker on a folder."""
-    return WorkerClient(module, setup(folder, acknowledged=acknowledged, window_s=window_s, identity=identity))
+    given = setup(folder, acknowledged=acknowledged, window_s=window_s, identity=identity, bytes_max=bytes_max)
+    return WorkerClient(module, given)
 
 
-def setup(folder: Path, *, acknowledged: int = 0, window_s: int = 0, identity: str = IDENTITY) -> RoomSetup:
+def setup(
+    folder: Path, *, acknowledged: int = 0, window_s: int = 0, identity: str = IDENTITY, bytes_max: int = 1 << 30
+) -> RoomSetup:
     """Return what a worker on a folder is told."""
-    return RoomSetup(
-        directory=str(folder),
-        identity=identity,
-        acknowledged=acknowledged,
-        transcript_appender=TranscriptAppenderSettings(duplicate_window_s=window_s),
-    )
+    limits = TranscriptAppenderSettings(duplicate_window_s=window_s, segment_bytes_max=bytes_max)
+    return RoomSetup(directory=str(folder), identity=identity, acknowledged=acknowledged, transcript_appender=limits)
 
 
 def draft(number: int, **members: Any) -> EventDraft:
@@ -162,9 +167,9 @@ def digests(path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def room(folder: Path, *, acknowledged: int = 0) -> Iterator[TranscriptRoom]:
+def room(folder: Path, *, acknowledged: int = 0, bytes_max: int = 1 << 30) -> Iterator[TranscriptRoom]:
     """Open the transcript in this process, all three lanes, and copy what is left of damaged segments."""
-    made = TranscriptRoom(setup(folder, acknowledged=acknowledged))
+    made = TranscriptRoom(setup(folder, acknowledged=acknowledged, bytes_max=bytes_max))
     try:
         for lane in dict.fromkeys(made.lanes.values()):
             made.open(lane)
@@ -173,7 +178,7 @@ def room(folder: Path, *, acknowledged: int = 0) -> Iterator[TranscriptRoom]:
         yield made
     finally:
         made.index.close()
-        for shelf in (made._written, made._read):
+        for shelf in (made._written, made._read, made._searched):
             shelf.close()
         made._salvage.close()
         for database in reversed(made._databases.values()):

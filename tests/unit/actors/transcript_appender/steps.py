@@ -1,4 +1,4 @@
-"""SIGKILL before the n-th step by which sealing or restoring changes files.
+"""SIGKILL before the n-th step by which sealing, rotating or restoring changes files.
 
 A step makes something durable or gives it a name. Counting n up meets every place between two steps.
 """
@@ -6,12 +6,16 @@ A step makes something durable or gives it a name. Counting n up meets every pla
 import itertools
 import os
 import signal
+import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from actors.sql import meta, swap
-from actors.transcript_appender import catalogue, restoring, segments
+from actors.transcript_appender import catalogue, restoring, rotation, segments
+
+NO_DEATH = 0
 
 
 def die_at(step: int) -> None:
@@ -26,10 +30,29 @@ def die_at(step: int) -> None:
 
         return act
 
-    for module in (segments, restoring):
+    for module in (segments, restoring, rotation):
         module.open_writer = counted(module.open_writer)  # type: ignore[attr-defined]
     for each in (catalogue, segments, restoring, swap):
         each.fsync_directory = counted(each.fsync_directory)  # type: ignore[attr-defined]
     meta.write = counted(meta.write)
     for name in ("replace", "rename", "unlink", "hardlink_to"):
         setattr(Path, name, counted(getattr(Path, name)))
+
+
+def killed_at(step: int, work: Callable[[], object]) -> bool:
+    """Do the work in a child that is killed before its n-th step; return whether it was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside the thread of the test's timeout
+        pid = os.fork()
+    if pid == 0:
+        try:
+            die_at(step)
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert status in (NO_DEATH, signal.SIGKILL), f"it failed in another way: status {status}"
+    return status != NO_DEATH

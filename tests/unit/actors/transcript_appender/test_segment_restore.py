@@ -1,12 +1,7 @@
 """SIGKILL between the steps of sealing and restoring, and what a restore takes and refuses."""
 
-import os
 import shutil
-import signal
 import sqlite3
-import traceback
-import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,34 +33,14 @@ from tests.unit.actors.transcript_appender.segment_kit import (
     status,
     worker,
 )
-from tests.unit.actors.transcript_appender.steps import die_at
+from tests.unit.actors.transcript_appender.steps import killed_at
 
 STEPS_MAX = 100
-NO_DEATH = 0
 
 
 def restore(client: Asks, path: Path | None) -> dict[str, Any]:
     answer = client.call(RestoreTruth(path=None if path is None else str(path)), Row)
     return msgspec.json.decode(answer.row, type=dict[str, Any])
-
-
-def killed_at(step: int, work: Callable[[], object]) -> bool:
-    """Do the work in a child that is killed before its n-th step; return whether it was."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside the thread of the test's timeout
-        pid = os.fork()
-    if pid == 0:
-        try:
-            die_at(step)
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert status in (NO_DEATH, signal.SIGKILL), f"it failed in another way: status {status}"
-    return status != NO_DEATH
 
 
 @pytest.fixture
