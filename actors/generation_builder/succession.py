@@ -76,11 +76,17 @@ class Succession:
         return notice.identity, notice.successor
 
     def may_publish(self, sealed: GenerationRef, reason: str) -> bool:
-        """Say whether a generation may serve; otherwise it is the successor."""
-        serving = self._board.notice.serving
+        """Say whether a generation may serve; otherwise it is the successor.
+
+        Texts that came since the successor before was built do not count: under steady appends there are always some
+        that no model has seen yet, and a share of 100 % would never be reached.
+        """
+        serving, before = self._board.notice.serving, self._board.notice.successor
         if serving is None or sealed.identity == serving.identity or reason == ALL_TRIED or not self._gradual():
             return True
-        return sealed.vectors_have * 100 >= sealed.vectors_want * self._limits.model_change_coverage_percent
+        came = 0 if before is None else max(0, sealed.vectors_want - before.vectors_want)
+        wanted = sealed.vectors_want - came
+        return sealed.vectors_have * 100 >= wanted * self._limits.model_change_coverage_percent
 
     def failed(self, reason: str) -> None:
         """Note that a build failed: one for the successor is made up for, nobody else would ask for it again."""

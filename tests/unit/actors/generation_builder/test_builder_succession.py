@@ -36,10 +36,10 @@ def ref(number: int, settings: EmbeddingSettings, have: int = 100, want: int = 1
     )
 
 
-def succession(settings: EmbeddingSettings, **notice: object) -> Succession:
+def succession(settings: EmbeddingSettings, *, percent: int = 95, **notice: object) -> Succession:
     notice.setdefault("base", notice.get("serving"))
     board = Board(msgspec.structs.replace(BuilderNotice(identity=resolve_identity(settings)), **notice))
-    return Succession(board, GenerationBuilderSettings(), settings)
+    return Succession(board, GenerationBuilderSettings(model_change_coverage_percent=percent), settings)
 
 
 def identity(settings: EmbeddingSettings) -> EmbeddingIdentity | None:
@@ -71,6 +71,14 @@ def test_the_old_generation_serves_until_the_new_one_is_embedded(old: EmbeddingS
     assert not asked.may_publish(ref(4, NEW, have=94), NEW_VECTORS)
     assert asked.may_publish(ref(4, NEW, have=95), NEW_VECTORS)
     assert asked.may_publish(ref(4, NEW, have=50), ALL_TRIED), "texts that nobody takes hold it up for ever else"
+
+
+def test_what_has_come_since_does_not_hold_up_a_change_that_wants_everything() -> None:
+    asked = succession(NEW, serving=ref(1, OLD), successor=ref(2, NEW, have=0, want=100), percent=100)
+    assert not asked.may_publish(ref(3, NEW, have=99, want=110), NEW_VECTORS)
+    assert asked.may_publish(ref(3, NEW, have=100, want=110), NEW_VECTORS)
+    assert not asked.may_publish(ref(3, NEW, have=80, want=90), NEW_VECTORS), "what was removed is not wanted"
+    assert asked.may_publish(ref(3, NEW, have=90, want=90), NEW_VECTORS)
 
 
 @pytest.mark.parametrize(
