@@ -70,6 +70,17 @@ class ScrubNotice(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None  # what the last one found
 
 
+class ArchivingNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being archived. `queued` are numbers of segments; the first of them is `running`, `rows` of it done."""
+
+    queued: tuple[int, ...] = ()
+    running: int | None = None
+    rows: int = 0
+    archived: int = 0  # segments, since the daemon runs
+    unindexed: bool = False  # a generation without them is to be built
+    error: str | None = None  # why the last one that failed did
+
+
 class SearchActivity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether anybody is searching: how many searches are under way, and when one last began or ended."""
 
@@ -129,6 +140,7 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[Skip, ...] = ()
     suspects: tuple[Skip, ...] = ()
     scrub: ScrubNotice = ScrubNotice()
+    archiving: ArchivingNotice = ArchivingNotice()
     embedding: EmbeddingNotice = EmbeddingNotice()
     items: ItemCounts | None = None  # as they were last counted
 

@@ -86,6 +86,7 @@ class GenerationBuilderSettings(msgspec.Struct, frozen=True, kw_only=True, forbi
     embed_yield_ms_max: int = 2000
     model_change_coverage_percent: int = 95
     exact_values_max: int = 5_000_000
+    archive_after_days: int = 0
     scrub_every_s: int = 86_400
     scrub_bytes_per_s: int = 16 * MIB
     step_deadline_ms: int = 600_000
@@ -137,6 +138,7 @@ class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     index_directory: str = ""
+    archive_directory: str = ""
     core_writer: CoreWriterSettings = CoreWriterSettings()
     transcript_appender: TranscriptAppenderSettings = TranscriptAppenderSettings()
     cache_manager: CacheManagerSettings = CacheManagerSettings()

@@ -228,6 +228,32 @@ class IndexRollback(Params, frozen=True, kw_only=True):
     generation: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
+class ArchiveCreate(Params, frozen=True, kw_only=True):
+    """archive.create"""
+
+    before: Time | None = None
+    older_than_days: Annotated[int, msgspec.Meta(ge=0, le=36500)] | None = None
+
+
+class ArchiveSearch(Params, frozen=True, kw_only=True):
+    """archive.search"""
+
+    limit: Limit = 50
+    after_seq: Annotated[int, msgspec.Meta(ge=0)] = 0
+    session_id: Name | None = None
+    event_id: Name | None = None
+    kind: EventKind | None = None
+    actor: EventActor | None = None
+    since: Time | None = None
+    until: Time | None = None
+
+
+class ArchiveVerify(Params, frozen=True, kw_only=True):
+    """archive.verify"""
+
+    name: Name | None = None
+
+
 class CacheTrim(Params, frozen=True, kw_only=True):
     """cache.trim"""
 

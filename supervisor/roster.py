@@ -266,6 +266,7 @@ class Roster:
         setup = RoomSetup(
             directory=str(self._data / room),
             index_directory=str(self._data / "generation_builder"),
+            archive_directory=str(self._data / "archives"),
             core_writer=config.core_writer,
             transcript_appender=config.transcript_appender,
             cache_manager=config.cache_manager,

@@ -25,6 +25,7 @@ The trio side (in the daemon) decides what is built and when; actor.py wires it 
     building.py                 one build, step by step, of either
     publishing.py               what is served and what goes
     verifying.py scrubbing.py   is it still what was sealed, and do searches find what they should; slowly, all the time
+    archiving.py                a sealed segment of the transcript becomes an archive
     embedding.py ahead.py       missing vectors, into the cache; those of new rows first
     giving_way.py               searches go before embedding
     counting.py                 what was accepted and what of it can be found: item_states.py (pure)
@@ -42,6 +43,7 @@ goes with each full generation, at the lowest priority:
     roots.py         the last walk of each root, at its own pace     patience.py   calls to file systems that may hang
     delta.py         what makes a delta of a draft: what is handed on, read anew, masked
     earlier.py       what an earlier view has that can be used again
+    archive_lane.py archive_file.py  events into a Parquet file, read back before it has its name
     sampling.py      questions about a view whose answers are known   scrub.py     a sealed folder, read again in pieces
 and, pure:
     changes.py (which notes differ)  chunk.py  rows.py  pending.py  probes.py  skips.py  ignore.py  index_policy.py

@@ -9,6 +9,7 @@ What is built, when, and what of it is served is decided in files of their own, 
 * `Publisher` (publishing.py) changes what is served and deletes what nobody keeps or reads;
 * `Verifier` (verifying.py) holds what is served against what was sealed, and `Scrubber` (scrubbing.py) does so all
   the time;
+* `Archiver` (archiving.py) turns segments of the transcript into archives, on command or by age;
 * `EmbedBehind` (embedding.py) fills in missing vectors, into the cache, so that the next generation has them;
 * `_heed_disk`, here, ends and forbids builds while the disk is low, and gives up the generations kept for a rollback.
 
@@ -25,6 +26,7 @@ import trio
 from actors.actor import Board, House, serve_tray
 from actors.envelope import Envelope
 from actors.errors import InvalidParams
+from actors.generation_builder.archiving import Archiver
 from actors.generation_builder.counting import Counting
 from actors.generation_builder.deltas import Deltas
 from actors.generation_builder.desk import Desk
@@ -39,6 +41,7 @@ from actors.generation_builder.succession import Succession
 from actors.generation_builder.verifying import Verifier
 from actors.generation_builder.wishes import Wishes
 from actors.mailbox import DEFAULT_TRAY
+from actors.messages.archives import ArchiveEvents, VerifyArchive
 from actors.messages.base import Done, Message
 from actors.messages.builder_work import IndexState, ModelChange, RecallModelChange, RecoverIndex
 from actors.messages.generation_builder import (
@@ -165,6 +168,7 @@ class GenerationBuilder:
             succession=succession,
             worker=self._rebuilder,
         )
+        archiver = Archiver(desk, wishes)
         verifier, scrubber = Verifier(desk, publisher), Scrubber(desk, publisher, self._searching)
         commands = Commands(
             desk,
@@ -174,13 +178,23 @@ class GenerationBuilder:
             rebuilds=rebuilds,
             verifier=verifier,
             embed=embed,
+            archiver=archiver,
             counting=Counting(
                 self.house, self.board, work=desk.work, sources=lambda: desk.truth.sources, refused=embed.refused
             ),
         )
         nursery.start_soon(self._heed_disk, desk, wishes, publisher, rebuilds)
         nursery.start_soon(publisher.offer)
-        tasks = (commands.run, lookout.run, lookout.watch.run, deltas.run, rebuilds.run, embed.run, scrubber.run)
+        tasks = (
+            commands.run,
+            lookout.run,
+            lookout.watch.run,
+            deltas.run,
+            rebuilds.run,
+            embed.run,
+            scrubber.run,
+            archiver.run,
+        )
         for task in tasks:
             nursery.start_soon(task)
         nursery.start_soon(publisher.retire_in_time)
@@ -215,6 +229,7 @@ class Commands:
         rebuilds: Rebuilds,
         verifier: Verifier,
         embed: EmbedBehind,
+        archiver: Archiver,
         counting: Counting,
     ) -> None:
         self._desk = desk
@@ -224,6 +239,7 @@ class Commands:
         self._rebuilds = rebuilds
         self._verifier = verifier
         self._embed = embed
+        self._archiver = archiver
         self._counting = counting
 
     async def run(self) -> None:
@@ -258,6 +274,10 @@ class Commands:
                 return await self._counting.find(message)
             case HoldBuild():
                 return self._hold(message.stage)
+            case ArchiveEvents():
+                return await self._archiver.queue(message)
+            case VerifyArchive():
+                return await self._desk.work(message, Done)
             case _:
                 raise TypeError(f"generation_builder does not take {type(message).__name__}")
 

@@ -3,8 +3,9 @@
 There may be two of them at a time. One holds the lock of the index folder, makes the deltas, publishes, recovers and
 retires; the other (`rebuilding`) makes a full generation and nothing else, in a folder that nobody else touches.
 
-Four lanes, so that looking never waits for building or verifying: `build` changes the index folder, `look` only reads
-it, `walk` looks at the sources, which may hang, `verify` reads what is sealed, byte by byte. Between two messages the
+Five lanes, so that looking never waits for building or verifying: `build` changes the index folder, `look` only reads
+it, `walk` looks at the sources, which may hang, `verify` reads what is sealed, byte by byte, `archive` has a folder of
+its own and writes what leaves the transcript. Between two messages the
 only state that counts is the draft under way, and it is worthless: whatever goes wrong, the draft is dropped, and the
 generation that is current stays as it is.
 """
@@ -25,6 +26,7 @@ from actors.errors import BuildFailed, BulkheadError, Interrupted
 from actors.frames import Setup
 from actors.generation import Manifest, SourceState
 from actors.generation_builder import model_change, shelf, store
+from actors.generation_builder.archive_lane import ArchiveLane
 from actors.generation_builder.chunk import ChunkLimits
 from actors.generation_builder.draft import Draft
 from actors.generation_builder.faults import storage_errors
@@ -37,6 +39,7 @@ from actors.generation_builder.scan_report import FileRetries, report
 from actors.generation_builder.scrub import Scrub
 from actors.generation_builder.view_items import ViewItems
 from actors.lance_import import leave_out_catalogues
+from actors.messages.archives import AddToArchive, ArchiveWork, BeginArchive, SealArchive, VerifyArchive
 from actors.messages.base import Done, Message
 from actors.messages.builder_work import (
     AbandonBuild,
@@ -70,7 +73,7 @@ from actors.messages.core_writer import SourceRoot
 from actors.messages.index import GenerationRef
 from actors.settings import RoomSetup
 
-BUILD, LOOK, WALK, VERIFY = "build", "look", "walk", "verify"
+BUILD, LOOK, WALK, VERIFY, ARCHIVE = "build", "look", "walk", "verify", "archive"
 NICE_VERIFY = 19
 # How long a scan waits for walks that get on: a tree that takes longer is told when it is done.
 WALK_S = 2.0
@@ -106,6 +109,10 @@ class GenerationBuilderRoom:
         VerifyGeneration: VERIFY,
         SampleView: VERIFY,
         ScrubSlice: VERIFY,
+        BeginArchive: ARCHIVE,
+        AddToArchive: ARCHIVE,
+        SealArchive: ARCHIVE,
+        VerifyArchive: ARCHIVE,
     }
 
     def __init__(self, setup: Setup) -> None:
@@ -114,6 +121,7 @@ class GenerationBuilderRoom:
         self._index = Path(room.directory)
         self._rebuilding = room.rebuilding
         self._lock = IndexLock(self._index)
+        self._archives = ArchiveLane(Path(room.archive_directory), room.identity)
         self._draft: Draft | None = None
         self._scanned: Scan | None = None  # the last one, for a delta of the same digest
         self._retries = FileRetries(Patience(limits.root_hang_ms / 1000))
@@ -132,7 +140,9 @@ class GenerationBuilderRoom:
         """Take the lock of the index folder; the other lanes need nothing. Verifying gives way to everything."""
         if lane == BUILD:
             self._hold_lock()
-        elif lane == VERIFY and sys.platform == "linux":  # elsewhere the nice value belongs to the whole process
+        elif (
+            lane in (VERIFY, ARCHIVE) and sys.platform == "linux"
+        ):  # elsewhere the nice value belongs to the whole process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE_VERIFY)
         return {}
 
@@ -141,6 +151,8 @@ class GenerationBuilderRoom:
         if lane == BUILD:
             self._drop_draft()
             self._lock.release()
+        elif lane == ARCHIVE:
+            self._archives.close()
 
     def idle(self, lane: str) -> bool:
         """Do nothing: there is no background work in this process."""
@@ -153,6 +165,8 @@ class GenerationBuilderRoom:
         """Do one step. Errors of a step of the build end the build."""
         if isinstance(message, Looking):
             return self._look(message, call)
+        if isinstance(message, ArchiveWork):
+            return self._archives.handle(message, call)
         match message:
             case RecoverIndex():
                 self._hold_lock()

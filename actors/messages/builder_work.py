@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
+from actors.messages.archives import ArchiveWork
 from actors.messages.base import Corpus, Done, Message, Struct, WatchMode
 from actors.messages.core_writer import SourceRoot
 from actors.messages.generation_builder import ItemState
@@ -429,6 +430,7 @@ GenerationBuilderWork = (
     | RecallModelChange
     | CountInView
     | FindInView
+    | ArchiveWork
 )
 EmbedderWork = EmbedPending | PeekPending | EmbedRows | PeekRows
 SourceWatcherWork = WatchSources

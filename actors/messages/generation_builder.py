@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from actors.messages.archives import ArchiveEvents, VerifyArchive
 from actors.messages.base import Corpus, Done, Message, Row, Struct
 
 State = Literal["searchable", "pending", "failed"]
@@ -142,4 +143,6 @@ GenerationBuilderMessage = (
     | CountItems
     | GetItemState
     | HoldBuild
+    | ArchiveEvents
+    | VerifyArchive
 )

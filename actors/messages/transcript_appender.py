@@ -1,5 +1,6 @@
 """What is said to transcript_appender: events, in and out."""
 
+from actors.messages.archives import FindArchived, ListSegments, PageWholeEvents, RetireSegment
 from actors.messages.base import (
     Candidates,
     EventActor,
@@ -165,4 +166,8 @@ TranscriptAppenderMessage = (
     | SessionsSince
     | TranscriptStatus
     | RestoreTruth
+    | ListSegments
+    | PageWholeEvents
+    | RetireSegment
+    | FindArchived
 )

@@ -9,6 +9,8 @@ Promises
 * The same `event_id`, or the same `request_id` within a tenant, is one event, however often it is sent.
 * An acknowledged event is found by keyword in the next request.
 * A broken keyword index never holds up an append, and is made again without anybody's help.
+* A full segment is sealed and the next one begun; nobody waits longer than for a few fsyncs, and no read sees an event
+  twice or not at all because of it. No event is added to a sealed segment.
 * A damaged segment is sealed as it is and a new one begun; appends go on. What can be read of it is served, content
   that does not match its hash never, and answers say what may be missing. By command a good copy takes its place.
 
@@ -29,6 +31,8 @@ Invariants
 
     catalogue.py  segments.json: which segments there are, in which state
     segments.py   at the start: find the segment to write to, seal a damaged one
+    rotation.py   when a segment is full: the next one takes its place, and everybody goes on
+    archiving.py  what stays of a segment when an archive takes its place
     examine.py    a look at a file that changes nothing
     soundness.py  pure: could this row have been written?
     layout.py     has the file the tables that it must have?
@@ -36,6 +40,8 @@ Invariants
     salvage.py    copies of what is left of damaged segments
     shelf.py      the earlier segments, as one lane has them open
     restoring.py  a good copy in the place of a damaged segment
+
+Of a segment that was archived (by generation_builder, on command or by age) a list of its events stays: `archived/`.
 
 It is not the place where sessions are opened and closed (core_writer), and knows nothing of generations.
 """

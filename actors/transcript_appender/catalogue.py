@@ -10,6 +10,7 @@ seq that is known to have been given out, so that a file that ends before it is 
     active ──▶ sealed      it was full (rotation.py), or a good copy took the place of a damaged one
        └─────▶ damaged ──▶ sealed
     sealed ──▶ damaged     the disk may change its mind about what was written long ago
+    sealed ──▶ archived    its events are in a Parquet file; a list of them stays (archiving.py)
 
 Invariants
 * Numbers count from 1 without gaps; exactly the last segment is active.
@@ -29,18 +30,20 @@ from typing import Literal
 import msgspec
 
 from actors.errors import Quarantined
+from actors.messages.archives import ArchiveFile
 from actors.sql.database import fsync_directory
 
 FILE_NAME = "segments.json"
-FORMAT = 1
+FORMAT = 2  # since 2 a segment may be archived
+ARCHIVED = "archived"  # the folder of the lists that stay of archived segments
 SEQ_MAX = 2**63 - 1
-State = Literal["active", "sealed", "damaged"]
+State = Literal["active", "sealed", "damaged", "archived"]
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One file. `last_seq`: the last of a sealed one; of a damaged one the highest that is known to have been given
     out. `at`: since when it is in this state, µs UTC. `kept`: where the damaged file goes whose place a good one is
-    just taking. `doubts`: how many suspicions of it no check has confirmed."""
+    just taking. `doubts`: how many suspicions of it no check has confirmed. `archive`: what took its place."""
 
     number: int
     state: State
@@ -51,6 +54,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: int = 1
     kept: str | None = None
     doubts: int = 0
+    archive: ArchiveFile | None = None
 
     @property
     def name(self) -> str:
@@ -170,8 +174,8 @@ class Book:
             self.change(lambda now: msgspec.structs.replace(now, suspicion=suspicion))
 
     def path_of(self, segment: Segment) -> Path:
-        """Return the file of a segment."""
-        return self.folder / segment.name
+        """Return the file of a segment; of an archived one the list of its events."""
+        return self.folder / ARCHIVED / segment.name if segment.state == "archived" else self.folder / segment.name
 
     def adopt(self, catalogue: Catalogue) -> None:
         """Take a catalogue as the current one without writing it."""

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from actors.child import StoreLost
-from actors.errors import InvalidParams, NotFound, StoreBroken, StoreBusy
+from actors.errors import Conflict, InvalidParams, NotFound, StoreBroken, StoreBusy
+from actors.messages.archives import FindArchived, PageWholeEvents, WholeEvents
 from actors.messages.base import Row, Rows
 from actors.messages.core_writer import SessionActivity
 from actors.messages.transcript_appender import (
@@ -27,7 +28,7 @@ from actors.messages.transcript_appender import (
     SessionsSince,
 )
 from actors.sql.rows import page, rows_limit
-from actors.transcript_appender import sessions, store
+from actors.transcript_appender import archiving, sessions, store
 from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
 from actors.transcript_appender.salvage import Salvage
 from actors.transcript_appender.shelf import Part, Shelf, overlaps
@@ -35,6 +36,7 @@ from actors.transcript_appender.soundness import is_sound
 from actors.transcript_appender.store import EventRow
 
 DAMAGED = "segment_damaged"
+ARCHIVED = "archived"
 # How long a read waits for the copy of a damaged segment to come down to where it looks.
 WAIT_S = 0.5
 _RETRY_AFTER_MS = 1000
@@ -44,8 +46,8 @@ Query = Callable[[sqlite3.Connection], Iterable[EventRow]]
 
 
 class Place(NamedTuple):
-    """One segment to read: what it may hold, its connection (None: nothing can be read), and the part of the shelf
-    (None: the active one)."""
+    """One segment to read: what it may hold, its connection (None: nothing can be read, or it is archived), and the
+    part of the shelf (None: the active one)."""
 
     number: int
     first: int
@@ -73,7 +75,44 @@ class Reading:
         for place in reversed(self.places()):
             for event in self.rows(place, lambda connection: _one(connection, message)):
                 return Row(row=store.client_row(event))
+        if (name := self._archive_with(message)) is not None:
+            raise NotFound(
+                f"event {message.event_id!r} is archived, in {name}",
+                hint="archive.search tells what is known of it; any reader of Parquet files reads what it says",
+            )
         raise NotFound(f"there is no event {message.event_id!r}", hint=self._hint())
+
+    def find_archived(self, message: FindArchived) -> Rows:
+        """Return a page of archived events, without what they say."""
+        limit = rows_limit(message.limit)
+        rows: list[bytes] = []
+        for part in self._shelf.parts():
+            if not part.is_archived or part.database is None or part.last <= message.after_seq:
+                continue
+            with self._shelf.watched(part):
+                found = archiving.find(part.database.connection, message, limit + 1 - len(rows))
+                rows += [archiving.archived_row(event, part.segment.archive) for event in found]
+            if len(rows) > limit:
+                break
+        return page(rows, limit)
+
+    def page_whole(self, message: PageWholeEvents) -> WholeEvents:
+        """Return a page of a sealed segment with every member of the events."""
+        part = next((each for each in self._shelf.parts() if each.segment.number == message.number), None)
+        if part is None or part.segment.state != "sealed":
+            raise Conflict(f"archiving refused: segment {message.number} is not a sealed one")
+        limit = rows_limit(message.limit)
+        place = Place(message.number, part.first, part.last, _connection(part), part)
+        rows: list[msgspec.Raw] = []
+        size, last_seq, more = 0, message.after, False
+        for event in self.rows(place, lambda each: store.events_between(each, message.after, part.last, limit + 1)):
+            row = store.whole_row(event)
+            if len(rows) == limit or (rows and size + len(row) > message.bytes_max):
+                more = True
+                break
+            rows.append(msgspec.Raw(row))
+            size, last_seq = size + len(row), event.seq
+        return WholeEvents(rows=msgspec.msgpack.encode(rows), count=len(rows), last_seq=last_seq, more=more)
 
     def history(self, message: SessionHistory) -> Rows:
         """Return a page of a session, over as many segments as it takes."""
@@ -97,7 +136,7 @@ class Reading:
         events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
         found = page(map(store.client_row, _noted(events, seen)), limit)
         last = seen[found.count - 1] if found.more else SEQ_MAX
-        return msgspec.structs.replace(found, degraded=self.degraded(after + 1, last))
+        return msgspec.structs.replace(found, degraded=self._missing(message, after + 1, last))
 
     def _history_before(self, message: SessionHistory, before: int, limit: int) -> Rows:
         seen: list[int] = []
@@ -112,7 +151,7 @@ class Reading:
         events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
         found = page(map(store.client_row, _noted(events, seen)), limit, reverse=True)
         first = seen[found.count - 1] if found.more else 0
-        return msgspec.structs.replace(found, degraded=self.degraded(first, before - 1))
+        return msgspec.structs.replace(found, degraded=self._missing(message, first, before - 1))
 
     # ------------------------------------------------------------ what other actors ask for
 
@@ -141,12 +180,13 @@ class Reading:
         limit = rows_limit(message.limit)
         found: list[SessionActivity] = []
         for place in self.places():
+            connection = _summary(place)
             if place.last <= message.cursor:
                 continue
             if place.part is not None and place.part.position > max(place.first, message.cursor + 1):
                 break  # its summary is made at the end, and what comes after it must not be reported before it
-            if place.connection is not None:
-                found += sessions.sessions_since(place.connection, message.cursor, limit + 1 - len(found))
+            if connection is not None:
+                found += sessions.sessions_since(connection, message.cursor, limit + 1 - len(found))
             if len(found) > limit:
                 break
         shown = [self._total(each) for each in found[:limit]]
@@ -184,7 +224,7 @@ class Reading:
         """Return the ranges (first, last) of seqs that were never given out, or whose events are lost."""
         ranges: list[tuple[int, int]] = []
         for part in self._shelf.parts():
-            if part.segment.state == "damaged":
+            if part.segment.state in ("damaged", "archived"):
                 ranges += part.holes
             elif part.segment.last_seq is not None and part.segment.last_seq < part.last:
                 ranges.append((part.segment.last_seq + 1, part.last))
@@ -192,7 +232,7 @@ class Reading:
 
     def count_sessions(self) -> int:
         """Return how many sessions there are."""
-        connections = [each.connection for each in self.places() if each.connection is not None]
+        connections = [each for each in map(_summary, self.places()) if each is not None]
         counts = tuple(map(sessions.count_sessions, connections))
         if len(counts) > 1 and counts != self._sessions_at:
             # A session may go on in a later segment; the names are compared only when their number has changed.
@@ -211,7 +251,7 @@ class Reading:
         """Return the last seq that a segment really reaches."""
         if place.part is None:
             return self.last_seq()
-        if place.part.segment.state == "sealed" and place.part.segment.last_seq is not None:
+        if place.part.segment.state in ("sealed", "archived") and place.part.segment.last_seq is not None:
             return place.part.segment.last_seq
         return place.last
 
@@ -292,7 +332,29 @@ class Reading:
 
     def degraded(self, first: int, last: int) -> Degraded:
         """Return why events with a seq in this range may be missing."""
-        return tuple((DAMAGED, _describe(part)) for part in self._shelf.parts() if overlaps(part.holes, first, last))
+        damaged = (part for part in self._shelf.parts() if not part.is_archived)
+        return tuple((DAMAGED, _describe(part)) for part in damaged if overlaps(part.holes, first, last))
+
+    def _missing(self, message: SessionHistory, first: int, last: int) -> Degraded:
+        """Return why events of a session may be missing in this range: also those that were archived."""
+        archived = []
+        for part in self._shelf.parts():
+            if not part.is_archived or part.database is None or not overlaps(part.holes, first, last):
+                continue
+            with self._shelf.watched(part):
+                known = sessions.find_session(part.database.connection, message.tenant, message.session_id)
+            if known is not None:
+                archived.append((ARCHIVED, f"{known.events} events of the session are archived, in {_archive(part)}"))
+        return (*self.degraded(first, last), *archived)
+
+    def _archive_with(self, message: GetEvent) -> str | None:
+        """Return in which archive an event of a tenant is."""
+        for part in self._shelf.parts():
+            if part.is_archived and part.database is not None:
+                with self._shelf.watched(part):
+                    if store.get_event(part.database.connection, message.tenant, message.event_id) is not None:
+                        return _archive(part)
+        return None
 
     def _hint(self) -> str | None:
         details = [detail for _, detail in self.degraded(0, SEQ_MAX)]
@@ -308,7 +370,17 @@ def _describe(part: Part) -> str:
 
 
 def _connection(part: Part) -> sqlite3.Connection | None:
-    return None if part.database is None else part.database.connection
+    return None if part.database is None or part.is_archived else part.database.connection
+
+
+def _summary(place: Place) -> sqlite3.Connection | None:
+    """Return where the sessions of a segment are told: of an archived one in the list of its events."""
+    part = place.part
+    return place.connection if part is None or part.database is None else part.database.connection
+
+
+def _archive(part: Part) -> str:
+    return "an archive" if part.segment.archive is None else part.segment.archive.name
 
 
 def _one(connection: sqlite3.Connection, message: GetEvent) -> list[EventRow]:

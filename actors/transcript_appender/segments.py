@@ -30,7 +30,9 @@ from actors.sql.database import (
     transaction,
 )
 from actors.transcript_appender import store
+from actors.transcript_appender.archiving import archive_of, remove_segment
 from actors.transcript_appender.catalogue import (
+    ARCHIVED,
     Book,
     Catalogue,
     Segment,
@@ -91,7 +93,7 @@ class Segments:
 
         It is written when the active segment has been looked at, so not when the files turn out to be another's.
         """
-        numbers = segment_numbers(self._book.folder)
+        numbers = sorted({*segment_numbers(self._book.folder), *segment_numbers(self._book.folder / ARCHIVED)})
         segments: list[Segment] = []
         for number in range(1, max(numbers, default=1)):
             segments.append(self._describe(number, segments))
@@ -108,6 +110,16 @@ class Segments:
         """Return what the file of a segment says of itself; one that can't be read begins where the last one ends."""
         expected_first = _next_after(before[-1]) if before else 1
         path = self._book.folder / segment_name(number)
+        archive = archive_of(self._book.folder, path.name, self._kind)
+        if archive is not None and archive.first_seq >= expected_first and not path.exists():
+            return Segment(
+                number=number,
+                state="archived",
+                first_seq=archive.first_seq,
+                last_seq=archive.last_seq,
+                at=self._now_us(),
+                archive=archive,
+            )
         try:
             said = identify(path, self._kind)
         except Quarantined as error:
@@ -153,6 +165,9 @@ class Segments:
         catalogue = self._book.catalogue
         suspicion = catalogue.suspicion
         for segment in catalogue.segments[:-1]:
+            if segment.state == "archived":
+                self._look_at_archived(segment)
+                continue
             suspected = suspicion is not None and suspicion.number == segment.number
             if segment.state == "damaged":
                 if suspected:  # what was met was met in its copy, which can be made again
@@ -165,6 +180,14 @@ class Segments:
                 self._book.change(partial(Catalogue.acquitted, segment=segment))
         if suspicion is not None and suspicion.number != catalogue.active.number:
             self._book.change(lambda now: msgspec.structs.replace(now, suspicion=None))
+
+    def _look_at_archived(self, segment: Segment) -> None:
+        """Complete an archiving that was cut short after it had happened, and say when the list of events is lost."""
+        if any(file.exists() for file in database_files(self._book.folder / segment.name)):
+            remove_segment(self._book, segment)
+        reason = None if file_bytes(self._book.path_of(segment)) else "the list of its events is lost"
+        if segment.reason != reason:
+            self._book.change(lambda now: now.with_segment(msgspec.structs.replace(segment, reason=reason)))
 
     def _look_at_one(self, segment: Segment, *, suspected: bool) -> str | None:
         path = self._book.path_of(segment)

@@ -43,6 +43,11 @@ class Part(NamedTuple):
         """Return the name of the segment."""
         return self.segment.name
 
+    @property
+    def is_archived(self) -> bool:
+        """Say whether its file is a list of events without what they say."""
+        return self.segment.state == "archived"
+
 
 class Shelf:
     """The earlier segments of one lane. `raw`: look for duplicates in damaged files that have no complete copy."""
@@ -167,6 +172,11 @@ class Shelf:
         self._opened += 1
 
     def _open(self, segment: Segment) -> None:
+        if segment.state == "archived":
+            with suppress(BulkheadError):  # without its list a repetition of its events is not recognised
+                path = self._book.path_of(segment)
+                self._databases[segment.number] = Database(open_reader(path, self._kind), path)
+            return
         if segment.state == "sealed":
             self._databases[segment.number] = self._open_sealed(segment)
             return
@@ -195,6 +205,8 @@ class Shelf:
             # What is above the position has been tried, but where it has gaps is only known at the end.
             holes = progress.holes if progress.complete else ((first, last),)
             position = first if progress.complete else progress.position
+        elif segment.state == "archived":
+            holes = ((first, last),)
         return Part(
             segment=segment,
             first=first,

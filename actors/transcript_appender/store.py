@@ -332,6 +332,11 @@ def client_row(event: EventRow) -> bytes:
     )
 
 
+def whole_row(event: EventRow) -> bytes:
+    """Return an event as msgpack with every member, by the names of the columns."""
+    return msgspec.msgpack.encode(event._asdict())
+
+
 def builder_row(event: EventRow) -> bytes:
     """Return an event as msgpack for the builder: what an index needs to know, times in µs, the hash as bytes."""
     return msgspec.msgpack.encode(

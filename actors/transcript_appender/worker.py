@@ -11,7 +11,8 @@ from actors.child import CallContext, StoreLost, serve
 from actors.errors import BulkheadError, StoreBroken, StoreBusy
 from actors.frames import Setup
 from actors.gaps import encode_gaps
-from actors.messages.base import Message, Statistics
+from actors.messages.archives import FindArchived, ListSegments, PageWholeEvents, RetireSegment, SegmentList
+from actors.messages.base import Done, Message, Statistics
 from actors.messages.core_writer import RestoreTruth
 from actors.messages.transcript_appender import (
     AppendBatch,
@@ -41,7 +42,7 @@ from actors.sql.database import (
 )
 from actors.sql.keywords import KeywordSource
 from actors.sql.truth_room import Facts, TruthRoom
-from actors.transcript_appender import rotation, store
+from actors.transcript_appender import archiving, rotation, store
 from actors.transcript_appender.appending import Appender
 from actors.transcript_appender.catalogue import Book, segment_name
 from actors.transcript_appender.examine import is_damage, is_undecodable, suspicion_of
@@ -75,6 +76,10 @@ class TranscriptRoom(TruthRoom):
         SessionsSince: "read",
         TranscriptStatus: "read",
         RestoreTruth: _REPAIR,
+        ListSegments: "read",
+        PageWholeEvents: "read",
+        FindArchived: "read",
+        RetireSegment: _REPAIR,
     }
 
     def __init__(self, setup: RoomSetup) -> None:
@@ -150,6 +155,8 @@ class TranscriptRoom(TruthRoom):
         """Do a call on its lane; damage that it meets is looked into by the next process."""
         if isinstance(message, RestoreTruth):
             return restore(self._book, self._salvage, message, call)
+        if isinstance(message, RetireSegment):
+            return self._retire(message, call)
         lane = self.lanes[type(message)]
         try:
             if lane == "write":
@@ -175,6 +182,14 @@ class TranscriptRoom(TruthRoom):
         except StoreLost as lost:
             self._suspect(lost, "upkeep")
             raise
+
+    def _retire(self, message: RetireSegment, call: CallContext) -> Done:
+        """Let an archive take the place of a segment, on the lane of what takes long."""
+        try:
+            archiving.retire(self._book, self.kind, message, call, _now_us())
+        except OSError as error:
+            raise map_os_error(error, "archiving failed") from error
+        return Done()
 
     def interrupt(self, lane: str) -> None:
         """Stop the running statement of a lane; a restore looks at its deadline itself."""
@@ -269,6 +284,12 @@ class TranscriptRoom(TruthRoom):
                 return self.segments.page_events(message)
             case SessionsSince():
                 return self.segments.sessions_since(message)
+            case ListSegments():
+                return self._list_segments()
+            case PageWholeEvents():
+                return self.segments.page_whole(message)
+            case FindArchived():
+                return self.segments.find_archived(message)
             case TranscriptStatus():
                 return self._status()
         raise AssertionError(f"not a message of a reading lane: {message!r}")
@@ -281,6 +302,12 @@ class TranscriptRoom(TruthRoom):
             return True
         return self._appender.prune(connection, call, _PRUNE_ROWS)
 
+    def _list_segments(self) -> SegmentList:
+        last_seq = self.segments.last_seq()
+        return SegmentList(
+            segments=[archiving.info(self._book, each, last_seq) for each in self._book.catalogue.segments]
+        )
+
     def _status(self) -> Statistics:
         seq, catalogue = self.segments.last_seq(), self._book.catalogue
         values = {
@@ -290,6 +317,7 @@ class TranscriptRoom(TruthRoom):
             "keyword_seq": self.index.cursor,
             "keyword_behind": self.segments.count_between(self.index.cursor, seq),
             "segment": catalogue.active.number,
+            "segments_archived": sum(each.state == "archived" for each in catalogue.segments),
             "sealed_bytes": sum(file_bytes(self._book.path_of(each)) for each in catalogue.segments[:-1]),
             "segments_damaged": len(catalogue.damaged()),
             "degraded": self._limitation(),

@@ -1,6 +1,7 @@
 """All methods. Read this first."""
 
 from supervisor.routes import (
+    archives,
     cache,
     debugging,
     events,
@@ -15,5 +16,5 @@ from supervisor.routes import (
 )
 from supervisor.routes.routing import Method
 
-SUBJECTS = (system, poison, sessions, events, units, search, sources, index, cache, restoring, debugging)
+SUBJECTS = (system, poison, sessions, events, units, search, sources, index, cache, archives, restoring, debugging)
 METHODS: dict[str, Method] = {name: method for subject in SUBJECTS for name, method in subject.METHODS.items()}

@@ -116,3 +116,22 @@ def test_status_and_refusals_are_readable(shell: Shell) -> None:
     assert "hint:" in shell.run("search", "", code=1)
     assert "no event or unit" in shell.run("get", "nothing-of-that-name", code=1)
     assert "no daemon is running" in shell.run("stop") + shell.run("stop")
+
+
+def test_archives_are_made_listed_and_verified_by_command(shell: Shell, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text() + "[transcript_appender]\nsegment_bytes_max = 65536\n")
+    assert "nothing is archived" in shell.run("archive")
+    for number in range(4):
+        shell.json("append", "--session", "s1", "--actor", "user", f"word{number} {'x' * 40_000}")
+    assert "add --yes" in shell.run("archive", "create", "--before", "0m", code=2)
+    assert "--before" in shell.run("archive", "create", "--yes", code=2)
+    listed = shell.json("archive", "create", "--before", "0m", "--yes", "--wait")
+    assert [each["state"] for each in listed["segments"]] == ["active"]
+    assert len(listed["archives"]) > 1
+    shown = shell.run("archive", "list")
+    assert all(each["name"] in shown for each in listed["archives"])
+    events = sum(each["events"] for each in listed["archives"])
+    assert f"{len(listed['archives'])} archives hold what was sealed, {events} events" in shell.run("archive", "verify")
+    assert listed["archives"][0]["name"] in shell.run("archive", "search", "--session", "s1", "--limit", "1")
+    assert "more with --after 1" in shell.run("archive", "search", "--limit", "1")
