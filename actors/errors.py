@@ -167,6 +167,13 @@ class Conflict(BulkheadError):
     code = 1014
 
 
+class Held(BulkheadError):
+    """Somebody else holds it at present. Nothing was done; try again after `retry_after_ms`."""
+
+    code = 1019
+    retryable = True
+
+
 class InvalidParams(BulkheadError):
     """The client's request is not acceptable; says which field, the value and the limit."""
 
@@ -223,6 +230,7 @@ ERRORS: dict[int, type[BulkheadError]] = {
         NoGeneration,
         BuildFailed,
         Interrupted,
+        Held,
     )
 }
 

@@ -21,6 +21,8 @@ class CoreWriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     tag_chars_max: int = 128
     id_chars_max: int = 256
     request_ids_kept: int = 1_000_000
+    claim_lease_ms: int = 60_000
+    claim_lease_ms_max: int = 600_000
     wal_bytes_max: int = 16 * MIB
     busy_timeout_ms: int = 250
 

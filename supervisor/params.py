@@ -50,7 +50,7 @@ class SessionOpen(Params, frozen=True, kw_only=True):
 
 
 class SessionRef(Params, frozen=True, kw_only=True):
-    """session.get, session.close"""
+    """session.get, session.close, session.archive"""
 
     session_id: Name
     request_id: Name | None = None
@@ -62,6 +62,9 @@ class SessionList(Params, frozen=True, kw_only=True):
     limit: Limit = 50
     before: str | None = None
     status: str | None = None
+    agent: Name | None = None
+    since: Time | None = None
+    until: Time | None = None
 
 
 class SessionHistory(Params, frozen=True, kw_only=True):
@@ -71,6 +74,70 @@ class SessionHistory(Params, frozen=True, kw_only=True):
     limit: Limit = 50
     after_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
     before_seq: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ClaimAcquire(Params, frozen=True, kw_only=True):
+    """claim.acquire"""
+
+    session_id: Name
+    holder: Name | None = None
+    lease_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    request_id: Name | None = None
+
+
+class ClaimRenew(Params, frozen=True, kw_only=True):
+    """claim.renew"""
+
+    session_id: Name
+    claim_id: Name
+    lease_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ClaimRelease(Params, frozen=True, kw_only=True):
+    """claim.release"""
+
+    session_id: Name
+    claim_id: Name
+
+
+class ClaimRef(Params, frozen=True, kw_only=True):
+    """claim.get, claim.revoke"""
+
+    session_id: Name
+
+
+class ApprovalRequest(Params, frozen=True, kw_only=True):
+    """approval.request"""
+
+    action: Text
+    detail: FreeForm = ABSENT
+    session_id: Name | None = None
+    expires_in_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    request_id: Name | None = None
+
+
+class ApprovalDecide(Params, frozen=True, kw_only=True):
+    """approval.decide"""
+
+    approval_id: Name
+    decision: Literal["approved", "denied"]
+    by: Name | None = None
+    reason: str | None = None
+
+
+class ApprovalRef(Params, frozen=True, kw_only=True):
+    """approval.get"""
+
+    approval_id: Name
+
+
+class ApprovalList(Params, frozen=True, kw_only=True):
+    """approval.list"""
+
+    limit: Limit = 50
+    before: Name | None = None
+    status: Literal["pending", "approved", "denied", "expired"] | None = None
+    session_id: Name | None = None
 
 
 class EventMembers(Params, frozen=True, kw_only=True):

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from actors.errors import InvalidParams, NotFound
-from actors.messages.core_writer import SessionActivity
+from actors.messages.core_writer import ListSessions, SessionActivity
 from actors.sql.rows import encode_row, raw_json, rfc3339
 
-_COLUMNS = "session_id, status, title, agent, meta, created_at, updated_at, last_active_at, closed_at, last_seq, events"
+_COLUMNS = (
+    "session_id, status, title, agent, meta, created_at, updated_at, last_active_at, closed_at, last_seq, events,"
+    " archived_at"
+)
 # Where a row stands in the list: its last activity in µs, and its id, which may hold anything.
 _CURSOR = re.compile(r"(-?[0-9]{1,18})\.(.*)", re.DOTALL)
 
@@ -28,6 +31,12 @@ class SessionRow(NamedTuple):
     closed_at: int | None
     last_seq: int
     events: int
+    archived_at: int | None = None
+
+    @property
+    def state(self) -> str:
+        """Return what clients see as its status: an archived one is a closed one that was put away."""
+        return "archived" if self.archived_at is not None else self.status
 
 
 def open_session(
@@ -53,7 +62,8 @@ def open_session(
             updated_at = excluded.updated_at,
             last_active_at = max(last_active_at, excluded.last_active_at),
             closed_at = NULL,
-            closed_seq = NULL
+            closed_seq = NULL,
+            archived_at = NULL
         RETURNING {_COLUMNS}
         """,
         {"tenant": tenant, "session_id": session_id, "title": title, "agent": agent, "meta": meta, "now": now},
@@ -73,6 +83,19 @@ def close_session(connection: sqlite3.Connection, *, tenant: str, session_id: st
     return get_session(connection, tenant, session_id)
 
 
+def archive_session(connection: sqlite3.Connection, *, tenant: str, session_id: str, now: int) -> SessionRow:
+    """Close a session, if it is open, and put it away; archiving an archived one changes nothing. Raises NotFound."""
+    close_session(connection, tenant=tenant, session_id=session_id, now=now)
+    connection.execute(
+        """
+        UPDATE sessions SET archived_at = :now, updated_at = :now
+        WHERE tenant = :tenant AND session_id = :session_id AND archived_at IS NULL
+        """,
+        {"tenant": tenant, "session_id": session_id, "now": now},
+    )
+    return get_session(connection, tenant, session_id)
+
+
 def get_session(connection: sqlite3.Connection, tenant: str, session_id: str) -> SessionRow:
     """Return a session; raises NotFound."""
     row = connection.execute(
@@ -84,47 +107,44 @@ def get_session(connection: sqlite3.Connection, tenant: str, session_id: str) ->
     return SessionRow(*row)
 
 
-def list_sessions(
-    connection: sqlite3.Connection, *, tenant: str, before: str | None, limit: int
-) -> Iterator[SessionRow]:
+def list_sessions(connection: sqlite3.Connection, message: ListSessions, limit: int) -> Iterator[SessionRow]:
     """Yield sessions from the most recently active on, after the one with the cursor `before`."""
-    last_active_at, session_id = _position(before)
+    last_active_at, session_id = _position(message.before)
+    conditions, parameters = _narrowed(message)
     rows = connection.execute(
         f"""
         SELECT {_COLUMNS}
         FROM sessions
-        WHERE tenant = :tenant AND (last_active_at, session_id) < (:last_active_at, :session_id)
+        WHERE {" AND ".join(conditions)}
         ORDER BY last_active_at DESC, session_id DESC
         LIMIT :limit
         """,
-        {"tenant": tenant, "last_active_at": last_active_at, "session_id": session_id, "limit": limit},
+        {"last_active_at": last_active_at, "before_id": session_id, "limit": limit, **parameters},
     )
     return (SessionRow(*row) for row in rows)
 
 
-def list_sessions_with_status(
-    connection: sqlite3.Connection, *, tenant: str, status: str, before: str | None, limit: int
-) -> Iterator[SessionRow]:
-    """Yield sessions of one status, as `list_sessions` does."""
-    last_active_at, session_id = _position(before)
-    rows = connection.execute(
-        f"""
-        SELECT {_COLUMNS}
-        FROM sessions
-        WHERE tenant = :tenant AND status = :status
-            AND (last_active_at, session_id) < (:last_active_at, :session_id)
-        ORDER BY last_active_at DESC, session_id DESC
-        LIMIT :limit
-        """,
-        {
-            "tenant": tenant,
-            "status": status,
-            "last_active_at": last_active_at,
-            "session_id": session_id,
-            "limit": limit,
-        },
+def _narrowed(message: ListSessions) -> tuple[list[str], dict[str, str | int]]:
+    """Return the conditions of a list, and their parameters. Archived ones are listed when they are asked for."""
+    conditions = ["tenant = :tenant", "(last_active_at, session_id) < (:last_active_at, :before_id)"]
+    parameters: dict[str, str | int] = {"tenant": message.tenant}
+    if message.status == "archived":
+        conditions.append("archived_at IS NOT NULL")
+    else:
+        conditions.append("archived_at IS NULL")
+        if message.status is not None:
+            conditions.append("status = :status")
+            parameters["status"] = message.status
+    wanted: tuple[tuple[str, str, str | int | None], ...] = (
+        ("agent", "agent = :agent", message.agent),
+        ("since", "last_active_at >= :since", message.since),
+        ("until", "last_active_at < :until", message.until),
     )
-    return (SessionRow(*row) for row in rows)
+    for name, condition, value in wanted:
+        if value is not None:
+            conditions.append(condition)
+            parameters[name] = value
+    return conditions, parameters
 
 
 def adopt_session(connection: sqlite3.Connection, activity: SessionActivity, now: int) -> None:
@@ -141,6 +161,8 @@ def adopt_session(connection: sqlite3.Connection, activity: SessionActivity, now
         ON CONFLICT (tenant, session_id) DO UPDATE SET
             status = CASE WHEN status = 'closed' AND excluded.last_seq > closed_seq
                 AND excluded.last_active_at > closed_at THEN 'open' ELSE status END,
+            archived_at = CASE WHEN excluded.last_seq > closed_seq AND excluded.last_active_at > closed_at
+                THEN NULL ELSE archived_at END,
             created_at = min(created_at, excluded.created_at),
             updated_at = excluded.updated_at,
             last_active_at = max(last_active_at, excluded.last_active_at),
@@ -165,7 +187,7 @@ def client_row(session: SessionRow) -> bytes:
     return encode_row(
         {
             "session_id": session.session_id,
-            "status": session.status,
+            "status": session.state,
             "title": session.title,
             "agent": session.agent,
             "meta": raw_json(session.meta),
@@ -173,6 +195,7 @@ def client_row(session: SessionRow) -> bytes:
             "updated_at": rfc3339(session.updated_at),
             "last_active_at": rfc3339(session.last_active_at),
             "closed_at": None if session.status == "open" or session.closed_at is None else rfc3339(session.closed_at),
+            "archived_at": None if session.archived_at is None else rfc3339(session.archived_at),
             "last_seq": session.last_seq,
             "events": session.events,
             "cursor": f"{session.last_active_at}.{session.session_id}",

@@ -8,7 +8,10 @@ from actors.sql.database import FileKind, read_schema
 
 FILE_NAME = "core.db"
 # What each version of the schema added, as files of this folder. A released one is never changed.
-VERSIONS: tuple[tuple[str, ...], ...] = (("schema.sql",),)
+VERSIONS: tuple[tuple[str, ...], ...] = (
+    ("schema.sql",),
+    ("claims.sql", "approvals.sql", "archived_sessions.sql"),
+)
 CORE_SEQ = "core_seq"
 CORE_SEQ_FLOOR = "core_seq_floor"
 SOURCES_SEQ = "sources_seq"

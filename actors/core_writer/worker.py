@@ -9,7 +9,7 @@ from sqlite3 import Connection
 import msgspec
 
 from actors.child import CallContext, serve
-from actors.core_writer import requests, sessions, sources, store, units
+from actors.core_writer import approvals, claims, requests, sessions, sources, store, units
 from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
@@ -20,6 +20,7 @@ from actors.messages.core_writer import (
     AddSource,
     AdoptSessions,
     AllocateGeneration,
+    ArchiveSession,
     CloseSession,
     CoreStatus,
     CoreWriterMessage,
@@ -55,7 +56,7 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
-SUBJECTS: tuple[Subject, ...] = ()
+SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT)
 _WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
 _READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
 
@@ -70,6 +71,7 @@ class CoreRoom(TruthRoom):
     lanes: Mapping[type[Message], str] = {
         OpenSession: "write",
         CloseSession: "write",
+        ArchiveSession: "write",
         AdoptSessions: "write",
         PutUnit: "write",
         AddSource: "write",
@@ -130,6 +132,8 @@ class CoreRoom(TruthRoom):
                     return self._once(connection, message, lambda now: _open_session(connection, message, now))
                 case CloseSession():
                     return self._once(connection, message, lambda now: _close_session(connection, message, now))
+                case ArchiveSession():
+                    return self._once(connection, message, lambda now: _archive_session(connection, message, now))
                 case PutUnit():
                     assert unit is not None
                     return self._once(connection, message, lambda now: self._put_unit(connection, unit, now))
@@ -244,6 +248,8 @@ class CoreRoom(TruthRoom):
                 for field, text in (("title", message.title), ("agent", message.agent)):
                     check_text("session.open", field, text or "", bytes_max, bytes_key)
                 check_json("session.open", "meta", message.meta, bytes_max, bytes_key)
+            case ArchiveSession():
+                check_id("session.archive", "request_id", message.request_id, chars_max, chars_key)
             case CloseSession():
                 check_id("session.close", "request_id", message.request_id, chars_max, chars_key)
             case AddSource():
@@ -296,6 +302,11 @@ def _close_session(connection: Connection, message: CloseSession, now: int) -> b
     return sessions.client_row(session)
 
 
+def _archive_session(connection: Connection, message: ArchiveSession, now: int) -> bytes:
+    session = sessions.archive_session(connection, tenant=message.tenant, session_id=message.session_id, now=now)
+    return sessions.client_row(session)
+
+
 def _remove_source(connection: Connection, message: RemoveSource) -> bytes:
     return sources.client_row(sources.remove_source(connection, tenant=message.tenant, source_id=message.source_id))
 
@@ -311,13 +322,7 @@ def _adopt(connection: Connection, message: AdoptSessions) -> Done:
 
 def _list_sessions(connection: Connection, message: ListSessions) -> Rows:
     limit = rows_limit(message.limit)
-    if message.status is None:
-        rows = sessions.list_sessions(connection, tenant=message.tenant, before=message.before, limit=limit + 1)
-    else:
-        rows = sessions.list_sessions_with_status(
-            connection, tenant=message.tenant, status=message.status, before=message.before, limit=limit + 1
-        )
-    return page(map(sessions.client_row, rows), limit)
+    return page(map(sessions.client_row, sessions.list_sessions(connection, message, limit + 1)), limit)
 
 
 def _unit_history(connection: Connection, message: UnitHistory) -> Rows:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from actors.messages.approvals import ApprovalMessage
 from actors.messages.base import (
     Candidates,
     Done,
@@ -16,6 +17,7 @@ from actors.messages.base import (
     UnitStatus,
     UnitType,
 )
+from actors.messages.claims import ClaimMessage
 
 
 class OpenSession(Message, frozen=True, kw_only=True):
@@ -39,17 +41,33 @@ class GetSession(Message, frozen=True, kw_only=True):
 
 
 class ListSessions(Message, frozen=True, kw_only=True):
-    """Return sessions, the most recently active first. `before` is the `cursor` of the last row of the page before."""
+    """Return sessions, the most recently active first. `before` is the `cursor` of the last row of the page before.
+
+    `since` (inclusive) and `until` (exclusive) are about the last activity, in µs. Archived ones are listed only with
+    the status `archived`.
+    """
 
     answer = Rows
     limit: int
     before: str | None = None
-    status: Literal["open", "closed"] | None = None
+    status: Literal["open", "closed", "archived"] | None = None
+    agent: str | None = None
+    since: int | None = None
+    until: int | None = None
     tenant: str = "default"
 
 
 class CloseSession(Message, frozen=True, kw_only=True):
     """Mark the session closed. Its events stay; appending to it opens it again."""
+
+    answer = Row
+    session_id: str
+    tenant: str = "default"
+    request_id: str | None = None
+
+
+class ArchiveSession(Message, frozen=True, kw_only=True):
+    """Close the session and put it away: it is listed on demand only. Appending to it brings it back."""
 
     answer = Row
     session_id: str
@@ -284,6 +302,7 @@ CoreWriterMessage = (
     | GetSession
     | ListSessions
     | CloseSession
+    | ArchiveSession
     | AdoptSessions
     | PutUnit
     | GetUnit
@@ -299,4 +318,6 @@ CoreWriterMessage = (
     | AllocateGeneration
     | RestoreTruth
     | CoreStatus
+    | ClaimMessage
+    | ApprovalMessage
 )

@@ -1,8 +1,10 @@
 """All methods. Read this first."""
 
 from supervisor.routes import (
+    approvals,
     archives,
     cache,
+    claims,
     debugging,
     events,
     index,
@@ -16,5 +18,20 @@ from supervisor.routes import (
 )
 from supervisor.routes.routing import Method
 
-SUBJECTS = (system, poison, sessions, events, units, search, sources, index, cache, archives, restoring, debugging)
+SUBJECTS = (
+    system,
+    poison,
+    sessions,
+    claims,
+    approvals,
+    events,
+    units,
+    search,
+    sources,
+    index,
+    cache,
+    archives,
+    restoring,
+    debugging,
+)
 METHODS: dict[str, Method] = {name: method for subject in SUBJECTS for name, method in subject.METHODS.items()}

@@ -135,3 +135,12 @@ def test_archives_are_made_listed_and_verified_by_command(shell: Shell, tmp_path
     assert f"{len(listed['archives'])} archives hold what was sealed, {events} events" in shell.run("archive", "verify")
     assert listed["archives"][0]["name"] in shell.run("archive", "search", "--session", "s1", "--limit", "1")
     assert "more with --after 1" in shell.run("archive", "search", "--limit", "1")
+
+
+def test_claims_and_approvals_are_shown_and_settled_by_command(shell: Shell) -> None:
+    assert "nobody holds the session" in shell.run("claim", "s1")
+    assert "add --yes" in shell.run("claim", "s1", "--revoke", code=2)
+    assert "nobody holds the session" in shell.run("claim", "s1", "--revoke", "--yes")
+    assert "nothing waits for a decision" in shell.run("approvals")
+    assert "needs the ID" in shell.run("approvals", "approve", code=2)
+    assert "there is no approval 'x'" in shell.run("approvals", "deny", "x", code=1)

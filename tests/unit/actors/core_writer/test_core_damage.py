@@ -182,7 +182,7 @@ def newer(folder: Path) -> None:
 UNREADABLE: dict[str, tuple[Damage, str]] = {
     "the header": (lambda folder: overwrite(folder / "core.db", 0, b"\xff" * 100), "is damaged"),
     "the schema": (lambda folder: overwrite(folder / "core.db", 100, b"\xff" * 3000), "is damaged"),
-    "a newer version": (newer, "schema version 99, this program knows up to 1"),
+    "a newer version": (newer, "schema version 99, this program knows up to "),
     "all but the WAL": (cut_to_nothing, "WAL"),
 }
 

@@ -99,6 +99,7 @@ def test_opening_creates_a_session_and_later_fills_in_what_is_given(tmp_path: Pa
             "updated_at": "1970-01-01T00:00:01.000000Z",
             "last_active_at": "1970-01-01T00:00:01.000000Z",
             "closed_at": None,
+            "archived_at": None,
             "last_seq": 0,
             "events": 0,
             "cursor": "1000000.s",
