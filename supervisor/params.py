@@ -217,6 +217,33 @@ class UnitList(Params, frozen=True, kw_only=True):
     type: UnitType | None = None
     scope: UnitScope | None = None
     status: UnitStatus | None = "active"
+    session_id: Name | None = None
+    since: Time | None = None
+    until: Time | None = None
+
+
+class UnitDiff(Params, frozen=True, kw_only=True):
+    """unit.diff"""
+
+    unit_id: Name
+    from_version: Annotated[int, msgspec.Meta(ge=1)]
+    to_version: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class UnitRefs(Params, frozen=True, kw_only=True):
+    """unit.refs"""
+
+    unit_id: Name
+    version: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class EventUnits(Params, frozen=True, kw_only=True):
+    """event.units"""
+
+    event_id: Name
+    limit: Limit = 50
+    after: Name | None = None
+    status: Literal["active", "deprecated"] | None = None
 
 
 class SearchFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ import trio
 from actors.actor import SEARCH_TRAY, House
 from actors.errors import BulkheadError
 from actors.mailbox import CONTROL_TRAY, deadline_after
-from actors.messages import approvals, claims
+from actors.messages import approvals, claims, unit_refs
 from actors.messages.base import Done, Message, Statistics
 from actors.messages.core_writer import (
     AdoptSessions,
@@ -42,6 +42,7 @@ READS = (
     CoreStatus,
     *claims.READS,
     *approvals.READS,
+    *unit_refs.READS,
 )
 SYNC_EVERY_S = 5.0
 SYNC_PAGE = 500

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from actors.core_writer import store, units
+from actors.core_writer import store, unit_refs, units
 from actors.core_writer.continuity import require_changes
 from actors.settings import CoreWriterSettings
 from actors.sql import meta, writer_epoch
@@ -41,6 +41,7 @@ class CoreKeeper:
             )
             """
         )
+        unit_refs.count_anew(connection)
         meta.write(connection, store.SESSIONS_CURSOR, 0)
 
     def settle(self, connection: sqlite3.Connection, before: Mapping[str, int]) -> None:

@@ -162,9 +162,15 @@ def list_units(
     type: str | None,
     scope: str | None,
     status: str | None,
+    session_id: str | None,
+    since: int | None,
+    until: int | None,
     limit: int,
 ) -> Iterator[UnitRow]:
-    """Yield the latest versions of units, the last changed first; a member that is None does not narrow."""
+    """Yield the latest versions of units, the last changed first; a member that is None does not narrow.
+
+    `since` (inclusive) and `until` (exclusive) are about the last change, in µs.
+    """
     rows = connection.execute(
         f"""
         SELECT {_COLUMNS}
@@ -173,6 +179,9 @@ def list_units(
             AND (:type IS NULL OR type = :type)
             AND (:scope IS NULL OR scope = :scope)
             AND (:status IS NULL OR status = :status)
+            AND (:session_id IS NULL OR session_id = :session_id)
+            AND (:since IS NULL OR updated_at >= :since)
+            AND (:until IS NULL OR updated_at < :until)
         ORDER BY core_seq DESC
         LIMIT :limit
         """,
@@ -182,6 +191,9 @@ def list_units(
             "type": type,
             "scope": scope,
             "status": status,
+            "session_id": session_id,
+            "since": since,
+            "until": until,
             "limit": limit,
         },
     )

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 import msgspec
 
 from actors.child import CallContext, serve
-from actors.core_writer import approvals, claims, requests, sessions, sources, store, units
+from actors.core_writer import approvals, claims, requests, sessions, sources, store, unit_refs, units
 from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
@@ -56,7 +56,7 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
-SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT)
+SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT, unit_refs.SUBJECT)
 _WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
 _READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
 
@@ -221,7 +221,9 @@ class CoreRoom(TruthRoom):
         return Row(row=row)
 
     def _put_unit(self, connection: Connection, unit: units.Prepared, now: int) -> bytes:
-        return units.client_row(units.put_unit(connection, unit, new_id=self._new_id(now), now=now))
+        written = units.put_unit(connection, unit, new_id=self._new_id(now), now=now)
+        unit_refs.replace(connection, written)
+        return units.client_row(written)
 
     def _add_source(self, connection: Connection, message: AddSource, now: int) -> bytes:
         root = sources.add_source(
@@ -346,6 +348,9 @@ def _list_units(connection: Connection, message: ListUnits) -> Rows:
         type=message.type,
         scope=message.scope,
         status=message.status,
+        session_id=message.session_id,
+        since=message.since,
+        until=message.until,
         limit=limit + 1,
     )
     return page(map(units.client_row, rows), limit)

@@ -18,6 +18,7 @@ from actors.messages.base import (
     UnitType,
 )
 from actors.messages.claims import ClaimMessage
+from actors.messages.unit_refs import UnitRefMessage
 
 
 class OpenSession(Message, frozen=True, kw_only=True):
@@ -141,7 +142,10 @@ class UnitHistory(Message, frozen=True, kw_only=True):
 
 
 class ListUnits(Message, frozen=True, kw_only=True):
-    """Return the latest versions of units by core_seq, the newest first, older than `before_core_seq` when given."""
+    """Return the latest versions of units by core_seq, the newest first, older than `before_core_seq` when given.
+
+    `since` (inclusive) and `until` (exclusive) are about the last change, in µs.
+    """
 
     answer = Rows
     limit: int
@@ -149,6 +153,9 @@ class ListUnits(Message, frozen=True, kw_only=True):
     type: UnitType | None = None
     scope: UnitScope | None = None
     status: UnitStatus | None = "active"
+    session_id: str | None = None
+    since: int | None = None
+    until: int | None = None
     tenant: str = "default"
 
 
@@ -320,4 +327,5 @@ CoreWriterMessage = (
     | CoreStatus
     | ClaimMessage
     | ApprovalMessage
+    | UnitRefMessage
 )

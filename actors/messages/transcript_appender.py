@@ -14,6 +14,7 @@ from actors.messages.base import (
     Struct,
 )
 from actors.messages.core_writer import RestoreTruth, SessionActivity
+from actors.messages.unit_refs import PlaceEvents
 
 
 class EventDraft(Struct, frozen=True, kw_only=True):
@@ -170,4 +171,5 @@ TranscriptAppenderMessage = (
     | PageWholeEvents
     | RetireSegment
     | FindArchived
+    | PlaceEvents
 )

@@ -27,7 +27,8 @@ from actors.messages.transcript_appender import (
     SessionPage,
     SessionsSince,
 )
-from actors.sql.rows import page, rows_limit
+from actors.messages.unit_refs import PlaceEvents
+from actors.sql.rows import encode_row, page, rows_limit
 from actors.transcript_appender import archiving, sessions, store
 from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
 from actors.transcript_appender.salvage import Salvage
@@ -81,6 +82,24 @@ class Reading:
                 hint="archive.search tells what is known of it; any reader of Parquet files reads what it says",
             )
         raise NotFound(f"there is no event {message.event_id!r}", hint=self._hint())
+
+    def place_events(self, message: PlaceEvents) -> Rows:
+        """Return where events are, in the order that was asked for; what a damaged segment had is missing."""
+        self._wait(0, SEQ_MAX)
+        rows = [self._placed(message.tenant, event_id) for event_id in message.event_ids]
+        return page(rows, max(1, len(rows)))
+
+    def _placed(self, tenant: str, event_id: str) -> bytes:
+        message = GetEvent(event_id=event_id, tenant=tenant)
+        for place in reversed(self.places()):
+            for event in self.rows(place, lambda connection: _one(connection, message)):
+                return store.placed_row(event, "present")
+        for part in self._shelf.parts():
+            if part.is_archived and part.database is not None:
+                with self._shelf.watched(part):
+                    if (found := store.get_event(part.database.connection, tenant, event_id)) is not None:
+                        return store.placed_row(found, "archived")
+        return encode_row({"event_id": event_id, "state": "missing"})
 
     def find_archived(self, message: FindArchived) -> Rows:
         """Return a page of archived events, without what they say."""

@@ -332,6 +332,21 @@ def client_row(event: EventRow) -> bytes:
     )
 
 
+def placed_row(event: EventRow, state: str) -> bytes:
+    """Return as JSON where an event stands, without what it says."""
+    return encode_row(
+        {
+            "event_id": event.event_id,
+            "state": state,
+            "seq": event.seq,
+            "ts": rfc3339(event.ts),
+            "session_id": event.session_id,
+            "kind": event.kind,
+            "actor": event.actor,
+        }
+    )
+
+
 def whole_row(event: EventRow) -> bytes:
     """Return an event as msgpack with every member, by the names of the columns."""
     return msgspec.msgpack.encode(event._asdict())

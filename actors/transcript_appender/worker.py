@@ -28,6 +28,7 @@ from actors.messages.transcript_appender import (
     TranscriptAppenderMessage,
     TranscriptStatus,
 )
+from actors.messages.unit_refs import PlaceEvents
 from actors.settings import RoomSetup
 from actors.sql import swap
 from actors.sql.database import (
@@ -79,6 +80,7 @@ class TranscriptRoom(TruthRoom):
         ListSegments: "read",
         PageWholeEvents: "read",
         FindArchived: "read",
+        PlaceEvents: "read",
         RetireSegment: _REPAIR,
     }
 
@@ -288,6 +290,8 @@ class TranscriptRoom(TruthRoom):
                 return self._list_segments()
             case PageWholeEvents():
                 return self.segments.page_whole(message)
+            case PlaceEvents():
+                return self.segments.place_events(message)
             case FindArchived():
                 return self.segments.find_archived(message)
             case TranscriptStatus():

@@ -66,6 +66,17 @@ async def test_old_events_go_into_files_and_are_known_to_have_gone(serve: Serve,
             await client.call("event.get", {"event_id": "e3"})
         found = await client.call("archive.search", {"event_id": "e3"})
         assert [row["seq"] for row in found["events"]] == [4]
+        await client.call(
+            "unit.put",
+            {"type": "summary", "scope": "user", "text": "t", "unit_id": "u", "event_refs": ["e3", "e299", "none"]},
+        )
+        refs = (await client.call("unit.refs", {"unit_id": "u"}))["events"]
+        assert [(each["event_id"], each["state"]) for each in refs] == [
+            ("e3", "archived"),
+            ("e299", "present"),
+            ("none", "missing"),
+        ]
+        assert [each["unit_id"] for each in (await client.call("event.units", {"event_id": "e3"}))["units"]] == ["u"]
         repeated = {"session_id": "s1", "actor": "user", "content": "again", "event_id": "e3"}
         assert (await client.call("event.append", repeated))["deduplicated"]
 
