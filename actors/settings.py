@@ -23,6 +23,14 @@ class CoreWriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     request_ids_kept: int = 1_000_000
     claim_lease_ms: int = 60_000
     claim_lease_ms_max: int = 600_000
+    job_payload_bytes_max: int = 64 * KIB
+    job_attempts_max: int = 5
+    job_lease_ms: int = 60_000
+    job_lease_ms_max: int = 3_600_000
+    job_backoff_ms_min: int = 5000
+    job_backoff_ms_max: int = 3_600_000
+    jobs_per_lease_max: int = 32
+    jobs_kept_days: int = 30
     wal_bytes_max: int = 16 * MIB
     busy_timeout_ms: int = 250
 

@@ -175,6 +175,13 @@ def check(config: Config) -> Config:
         >= protocol.line_bytes_max,
         "mailboxes.core_writer_bytes must hold one protocol line": mailboxes.core_writer_bytes
         >= protocol.line_bytes_max,
+        "core_writer.job_lease_ms must be in 1..job_lease_ms_max": 1
+        <= config.core_writer.job_lease_ms
+        <= config.core_writer.job_lease_ms_max,
+        "core_writer.job_backoff_ms_min must be in 1..job_backoff_ms_max": 1
+        <= config.core_writer.job_backoff_ms_min
+        <= config.core_writer.job_backoff_ms_max,
+        "core_writer.job_attempts_max must be at least 1": config.core_writer.job_attempts_max >= 1,
         "supervision.silence_ms must be at least three beats": supervision.silence_ms >= 3 * supervision.beat_ms,
         "supervision.drain_soft_ms must be below drain_hard_ms": supervision.drain_soft_ms < supervision.drain_hard_ms,
         "supervision.backoff_ms_min must be at most backoff_ms_max": 0

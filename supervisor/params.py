@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from actors.messages.base import Corpus, EventActor, EventKind, SearchMode, UnitScope, UnitStatus, UnitType
+from actors.messages.jobs import JobKind, JobStatus
 from supervisor.rpc import Id
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -19,6 +20,7 @@ FreeForm = msgspec.Raw
 ABSENT = msgspec.Raw(b"null")
 Deadline = Annotated[int, msgspec.Meta(ge=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1)]
+TEN_YEARS_MS = 315_360_000_000
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -244,6 +246,78 @@ class EventUnits(Params, frozen=True, kw_only=True):
     limit: Limit = 50
     after: Name | None = None
     status: Literal["active", "deprecated"] | None = None
+
+
+class JobAdd(Params, frozen=True, kw_only=True):
+    """job.add"""
+
+    kind: JobKind
+    payload: FreeForm = ABSENT
+    priority: int = 0
+    not_before: Time | None = None
+    delay_ms: Annotated[int, msgspec.Meta(ge=0, le=TEN_YEARS_MS)] | None = None
+    key: Name | None = None
+    session_id: Name | None = None
+    request_id: Name | None = None
+
+
+class JobLease(Params, frozen=True, kw_only=True):
+    """job.lease"""
+
+    kinds: Annotated[list[JobKind], msgspec.Meta(min_length=1)]
+    lease_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    worker: Name | None = None
+    limit: Limit = 1
+    request_id: Name | None = None
+
+
+class JobRenew(Params, frozen=True, kw_only=True):
+    """job.renew"""
+
+    job_id: Name
+    token: int
+    lease_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class JobComplete(Params, frozen=True, kw_only=True):
+    """job.complete"""
+
+    job_id: Name
+    token: int
+    result: FreeForm = ABSENT
+    request_id: Name | None = None
+
+
+class JobFail(Params, frozen=True, kw_only=True):
+    """job.fail"""
+
+    job_id: Name
+    token: int
+    error: Text
+    retry_after_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    permanent: bool = False
+    request_id: Name | None = None
+
+
+class JobRef(Params, frozen=True, kw_only=True):
+    """job.get"""
+
+    job_id: Name
+
+
+class JobChange(JobRef, frozen=True, kw_only=True):
+    """job.cancel, job.replay"""
+
+    request_id: Name | None = None
+
+
+class JobList(Params, frozen=True, kw_only=True):
+    """job.list"""
+
+    limit: Limit = 50
+    before: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    kind: JobKind | None = None
+    status: JobStatus | None = None
 
 
 class SearchFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

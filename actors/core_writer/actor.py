@@ -25,6 +25,7 @@ from actors.messages.core_writer import (
     SearchUnits,
     UnitHistory,
 )
+from actors.messages.jobs import GetJob, ListJobs
 from actors.messages.transcript_appender import SessionPage, SessionsSince
 from actors.truth_actor import TruthActor, is_order
 from actors.worker import WorkerSpec
@@ -43,6 +44,8 @@ READS = (
     *claims.READS,
     *approvals.READS,
     *unit_refs.READS,
+    GetJob,
+    ListJobs,
 )
 SYNC_EVERY_S = 5.0
 SYNC_PAGE = 500

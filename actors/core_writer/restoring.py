@@ -11,7 +11,12 @@ from actors.settings import CoreWriterSettings
 from actors.sql import meta, writer_epoch
 from actors.sql.salvage import Value
 
-_JSON_COLUMNS = {"units": ("tags", "event_refs", "facts"), "sessions": ("meta",), "requests": ("result",)}
+_JSON_COLUMNS = {
+    "units": ("tags", "event_refs", "facts"),
+    "sessions": ("meta",),
+    "requests": ("result",),
+    "jobs": ("causes", "payload", "result"),
+}
 _NUMBERS = (store.SOURCES_SEQ, store.GENERATION, writer_epoch.COUNTER)
 
 

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 import msgspec
 
 from actors.child import CallContext, serve
-from actors.core_writer import approvals, claims, requests, sessions, sources, store, unit_refs, units
+from actors.core_writer import approvals, claims, jobs, requests, sessions, sources, store, unit_refs, units
 from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
@@ -56,7 +56,7 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
-SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT, unit_refs.SUBJECT)
+SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT, unit_refs.SUBJECT, jobs.SUBJECT)
 _WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
 _READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
 

@@ -18,6 +18,7 @@ from actors.messages.base import (
     UnitType,
 )
 from actors.messages.claims import ClaimMessage
+from actors.messages.jobs import JobMessage
 from actors.messages.unit_refs import UnitRefMessage
 
 
@@ -328,4 +329,5 @@ CoreWriterMessage = (
     | ClaimMessage
     | ApprovalMessage
     | UnitRefMessage
+    | JobMessage
 )

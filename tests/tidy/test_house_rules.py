@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 ROOMS = ("core_writer", "transcript_appender", "cache_manager", "generation_builder", "searcher")
 PURE = (
     "actors/frames.py",
+    "actors/core_writer/job_checks.py",
+    "actors/core_writer/job_rules.py",
     "actors/sql/filters.py",
     "actors/sql/limits.py",
     "actors/sql/rows.py",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.core_writer.store import VERSIONS
 from actors.core_writer.worker import CoreRoom
 from actors.errors import NotFound, Quarantined
 from actors.messages.base import Candidates, Row, Rows, Statistics
@@ -182,7 +183,7 @@ def newer(folder: Path) -> None:
 UNREADABLE: dict[str, tuple[Damage, str]] = {
     "the header": (lambda folder: overwrite(folder / "core.db", 0, b"\xff" * 100), "is damaged"),
     "the schema": (lambda folder: overwrite(folder / "core.db", 100, b"\xff" * 3000), "is damaged"),
-    "a newer version": (newer, "schema version 99, this program knows up to "),
+    "a newer version": (newer, f"schema version 99, this program knows up to {len(VERSIONS)}"),
     "all but the WAL": (cut_to_nothing, "WAL"),
 }
 

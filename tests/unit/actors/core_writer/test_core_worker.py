@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from actors.core_writer.store import VERSIONS
 from actors.errors import Quarantined
 from actors.messages.base import Row, Statistics
 from actors.messages.core_writer import CoreStatus, GetUnit, PutUnit
@@ -57,4 +58,4 @@ def test_a_newer_or_foreign_file_keeps_the_worker_from_starting(tmp_path: Path) 
     connection.close()
     refusal = refused_start(WORKER, setup)
     assert refusal.code == Quarantined.code
-    assert "schema version 99, this program knows up to " in refusal.error
+    assert f"schema version 99, this program knows up to {len(VERSIONS)}" in refusal.error
