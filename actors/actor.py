@@ -202,6 +202,7 @@ async def serve_tray(
 
 
 SEARCH_TRAY = "search"
+BACKUP_TRAY = "backup"
 
 
 class StorageActor:

@@ -143,6 +143,15 @@ class EmbeddingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     request_deadline_ms: int = 30_000
 
 
+class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Backups: when, how many are kept, and where."""
+
+    every_h: int = 0
+    kept: int = 7
+    directory: str = ""
+    free_bytes_min: int = 512 * MIB
+
+
 class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker gets in its Setup frame: the directory it owns, its limits, the embedding, the switches."""
 
@@ -155,6 +164,7 @@ class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
     generation_builder: GenerationBuilderSettings = GenerationBuilderSettings()
     searcher: SearcherSettings = SearcherSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
+    backup: BackupSettings = BackupSettings()
     identity: str = ""
     chaos: bool = False
     restoring: bool = False  # a room of the truth in its maintenance mode

@@ -13,6 +13,7 @@ import trio
 from actors.errors import InvalidParams
 from actors.quarantine import Quarantine
 from supervisor import exit_codes, poison_file
+from supervisor.backups import ROOMS, BackupKeeper
 from supervisor.claim import Claim
 from supervisor.config import Config, ConfigError
 from supervisor.descriptors import Descriptors
@@ -82,12 +83,17 @@ class Assembly:
             builder=boards.builder,
             cache=mailboxes["cache_manager"],
         )
+        self.backups = BackupKeeper(
+            mailboxes={name: mailboxes[name] for name in ROOMS},
+            limits=config.backup,
+        )
         self.routes = Routes(
             mailboxes=mailboxes,
             health=self.health,
             quarantine=self.quarantine,
             disk=self.disk,
             config=config,
+            backups=self.backups,
             drain=self._stopping.set,
             epoch=uuid.uuid4().hex,
             methods=METHODS,
@@ -109,6 +115,7 @@ class Assembly:
             nursery.start_soon(self.incidents.run)
             nursery.start_soon(self.poison.run)
             nursery.start_soon(self.disk.run)
+            nursery.start_soon(self.backups.run)
             await nursery.start(self.supervisor.run)
             every_ms = self._config.supervision.watch_every_ms
             nursery.start_soon(keep_watch, self.supervisor, every_ms)
@@ -183,6 +190,7 @@ class Assembly:
         timer.start()
         self.health.draining = True
         self.listener.drain()
+        await self.backups.stop()
         await self.supervisor.drain(soft_s=limits.drain_soft_ms / 1000)
         await self.supervisor.wait_stopped()
         timer.cancel()

@@ -16,6 +16,7 @@ from actors.errors import InvalidParams
 from actors.settings import (
     KIB,
     MIB,
+    BackupSettings,
     CacheManagerSettings,
     CoreWriterSettings,
     EmbeddingSettings,
@@ -138,6 +139,7 @@ class Config(Section, frozen=True, kw_only=True):
     generation_builder: GenerationBuilderSettings = GenerationBuilderSettings()
     searcher: SearcherSettings = SearcherSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
+    backup: BackupSettings = BackupSettings()
     chaos: ChaosSwitches = ChaosSwitches()
 
 
@@ -215,6 +217,10 @@ def check(config: Config) -> Config:
         <= config.disk.append_bytes
         <= config.disk.full_bytes
         <= config.disk.low_bytes,
+        "backup.kept must be at least 1": config.backup.kept >= 1,
+        "backup.every_h must not be negative": config.backup.every_h >= 0,
+        "backup.directory must be an absolute path": not config.backup.directory
+        or config.backup.directory.startswith("/"),
         "disk.check_every_ms must be at least 10": config.disk.check_every_ms >= 10,
         "chaos.launcher needs chaos.enabled": config.chaos.enabled or not config.chaos.launcher,
         "cache_manager.bytes_max must be at least 1 MiB": config.cache_manager.bytes_max >= MIB,

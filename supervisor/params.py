@@ -442,6 +442,26 @@ class TruthRestore(Params, frozen=True, kw_only=True, rename={"source": "from"})
     salvage: bool = False
 
 
+class BackupCreate(Params, frozen=True, kw_only=True):
+    """backup.create"""
+
+    wait: bool = False
+    request_id: Name | None = None
+
+
+class BackupList(Params, frozen=True, kw_only=True):
+    """backup.list"""
+
+    limit: Limit = 50
+    before: Name | None = None
+
+
+class BackupVerify(Params, frozen=True, kw_only=True):
+    """backup.verify"""
+
+    backup: Name
+
+
 class DebugHold(Params, frozen=True, kw_only=True):
     """debug.hold_build"""
 

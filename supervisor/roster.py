@@ -273,6 +273,7 @@ class Roster:
             generation_builder=config.generation_builder,
             searcher=config.searcher,
             embedding=config.embedding,
+            backup=config.backup,
             identity=self._identity,
             chaos=config.chaos.enabled,
             rebuilding=rebuilding,

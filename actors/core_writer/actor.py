@@ -6,10 +6,19 @@ the transcript). So core pulls: on a hint, and on every beat in case a hint was 
 
 import trio
 
-from actors.actor import SEARCH_TRAY, House
+from actors.actor import BACKUP_TRAY, SEARCH_TRAY, House
 from actors.errors import BulkheadError
 from actors.mailbox import CONTROL_TRAY, deadline_after
 from actors.messages import approvals, claims, unit_refs
+from actors.messages.backup import (
+    BackUp,
+    BeginBackup,
+    DropBackup,
+    FinishBackup,
+    ListBackups,
+    StopBackUp,
+    VerifyBackup,
+)
 from actors.messages.base import Done, Message, Statistics
 from actors.messages.core_writer import (
     AdoptSessions,
@@ -47,6 +56,7 @@ READS = (
     GetJob,
     ListJobs,
 )
+BACKUPS = (BeginBackup, BackUp, FinishBackup, DropBackup, ListBackups, VerifyBackup, StopBackUp)
 SYNC_EVERY_S = 5.0
 SYNC_PAGE = 500
 SYNC_DEADLINE_S = 5.0
@@ -58,13 +68,15 @@ def tray_of(message: Message) -> str:
         return CONTROL_TRAY
     if isinstance(message, SearchUnits):
         return SEARCH_TRAY
+    if isinstance(message, BACKUPS):
+        return BACKUP_TRAY
     return "read" if isinstance(message, READS) else "write"
 
 
 class CoreWriter(TruthActor):
     """One incarnation of core_writer."""
 
-    READ_TRAYS = ("read", SEARCH_TRAY)
+    READ_TRAYS = ("read", SEARCH_TRAY, BACKUP_TRAY)
 
     def __init__(self, house: House, spec: WorkerSpec) -> None:
         super().__init__(house, spec)

@@ -3,18 +3,21 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from sqlite3 import Connection
 
 import msgspec
 
 from actors.child import CallContext, serve
-from actors.core_writer import approvals, claims, jobs, requests, sessions, sources, store, unit_refs, units
+from actors.core_writer import approvals, backing_up, claims, jobs, requests, sessions, sources, store, unit_refs, units
 from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
 from actors.core_writer.subject import Repeatable, Subject, Writing
+from actors.errors import Quarantined
 from actors.frames import Setup
+from actors.messages.backup import BackUp
 from actors.messages.base import Done, Message, Row, Rows, Statistics
 from actors.messages.core_writer import (
     AddSource,
@@ -44,13 +47,13 @@ from actors.messages.core_writer import (
     UnitIds,
 )
 from actors.settings import RoomSetup
-from actors.sql import meta
+from actors.sql import backup_room, meta
 from actors.sql.database import Call, transaction
 from actors.sql.keywords import KeywordSource
 from actors.sql.limits import check_id, check_ids, check_json, check_text
 from actors.sql.restore import RestoreRoom
 from actors.sql.rows import page, page_msgpack, rows_limit
-from actors.sql.truth_room import TruthRoom
+from actors.sql.truth_room import Facts, TruthRoom
 from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 
 _ROOM = "core_writer"
@@ -89,6 +92,7 @@ class CoreRoom(TruthRoom):
         ListUnitChanges: "read",
         ListSources: "read",
         CoreStatus: "read",
+        **backing_up.LANES,
         **dict.fromkeys(_WRITERS, "write"),
         **dict.fromkeys(_READERS, "read"),
     }
@@ -103,6 +107,30 @@ class CoreRoom(TruthRoom):
             slice_rows=_SLICE_ROWS,
         )
         self._ulids = UlidMaker()
+        self._backup = backup_room.BackupRoom(setup)
+        self._backups = backing_up.Backups(self._backup, self.path, self.kind, setup.identity)
+
+    def open(self, lane: str) -> Facts:
+        """Open the connections of a lane; a backup opens its own."""
+        return {} if lane == backup_room.LANE else super().open(lane)
+
+    def handle(self, message: Message, call: CallContext) -> msgspec.Struct:
+        """Do a call on its lane."""
+        if type(message) not in backing_up.LANES:
+            return super().handle(message, call)
+        if self.is_damaged and isinstance(message, BackUp):
+            raise Quarantined("backup refused: core is damaged", hint="earlier backups are kept; bulkhead restore")
+        with self.reading_on(backup_room.LANE) if isinstance(message, BackUp) else nullcontext():
+            return self._backups.do(message, call)
+
+    def idle(self, lane: str) -> bool:
+        """Do a slice of upkeep or of indexing, and remove once what a backup that was cut short has left."""
+        return self._backups.tidy() if lane == backup_room.LANE else super().idle(lane)
+
+    def interrupt(self, lane: str) -> None:
+        """Stop the running statement of a lane; a backup looks at its deadline itself."""
+        if lane != backup_room.LANE:
+            super().interrupt(lane)
 
     def keyword_source(self) -> KeywordSource:
         """Return the changes of units."""

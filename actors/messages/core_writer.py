@@ -3,6 +3,15 @@
 from typing import Literal
 
 from actors.messages.approvals import ApprovalMessage
+from actors.messages.backup import (
+    BackUp,
+    BeginBackup,
+    DropBackup,
+    FinishBackup,
+    ListBackups,
+    StopBackUp,
+    VerifyBackup,
+)
 from actors.messages.base import (
     Candidates,
     Done,
@@ -330,4 +339,11 @@ CoreWriterMessage = (
     | ApprovalMessage
     | UnitRefMessage
     | JobMessage
+    | BeginBackup
+    | BackUp
+    | StopBackUp
+    | FinishBackup
+    | DropBackup
+    | ListBackups
+    | VerifyBackup
 )

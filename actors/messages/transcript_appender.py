@@ -1,6 +1,7 @@
 """What is said to transcript_appender: events, in and out."""
 
 from actors.messages.archives import FindArchived, ListSegments, PageWholeEvents, RetireSegment
+from actors.messages.backup import BackUp, StopBackUp
 from actors.messages.base import (
     Candidates,
     EventActor,
@@ -172,4 +173,6 @@ TranscriptAppenderMessage = (
     | RetireSegment
     | FindArchived
     | PlaceEvents
+    | BackUp
+    | StopBackUp
 )

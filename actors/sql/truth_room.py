@@ -23,7 +23,8 @@ A room gives its file and its answers; see the methods that raise NotImplemented
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from sqlite3 import Connection, Error, sqlite_version
 from threading import Lock
@@ -170,11 +171,8 @@ class TruthRoom:
                 self._relieve_wal(connection)
                 self._written_at = time.monotonic()
                 return self.write(connection, message, call)
-            self._reading.add(lane)
-            try:
+            with self.reading_on(lane):
                 return self.read(connection, message, call)
-            finally:
-                self._reading.discard(lane)
 
     def interrupt(self, lane: str) -> None:
         """Stop the running statement of a lane."""
@@ -211,6 +209,15 @@ class TruthRoom:
     def reader(self) -> Connection:
         """Return the connection of the lane `read`."""
         return self._databases["read"].connection
+
+    @contextmanager
+    def reading_on(self, lane: str) -> Iterator[None]:
+        """Let the WAL not be cut down meanwhile: that would wait for this lane, and with it the next write."""
+        self._reading.add(lane)
+        try:
+            yield
+        finally:
+            self._reading.discard(lane)
 
     def search_reader(self) -> Connection:
         """Return the connection of the lane `search`."""

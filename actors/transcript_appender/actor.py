@@ -12,10 +12,11 @@ import contextlib
 
 import msgspec
 
-from actors.actor import SEARCH_TRAY, House, StorageActor
+from actors.actor import BACKUP_TRAY, SEARCH_TRAY, House, StorageActor
 from actors.envelope import Envelope
 from actors.errors import BulkheadError, ErrorInfo, from_info
 from actors.mailbox import deadline_after
+from actors.messages.backup import BackUp, StopBackUp
 from actors.messages.base import Message, Row, Statistics
 from actors.messages.core_writer import RestoreTruth
 from actors.messages.transcript_appender import (
@@ -49,13 +50,15 @@ def tray_of(message: Message) -> str:
     """Sort appends from everything else, and searches from what is quickly looked up."""
     if isinstance(message, SearchEvents):
         return SEARCH_TRAY
+    if isinstance(message, BackUp | StopBackUp):
+        return BACKUP_TRAY
     return "write" if isinstance(message, AppendEvents) else "read"
 
 
 class TranscriptAppender(StorageActor):
     """One incarnation of transcript_appender."""
 
-    READ_TRAYS = ("read", SEARCH_TRAY)
+    READ_TRAYS = ("read", SEARCH_TRAY, BACKUP_TRAY)
 
     def __init__(
         self, house: House, spec: WorkerSpec, limits: TranscriptAppenderSettings, acknowledged: Acknowledged

@@ -158,7 +158,7 @@ class Book:
             if changed == self.catalogue and self.path.exists():
                 return
             assert _is_coherent(changed)
-            _replace(self.path, changed)
+            write_catalogue(self.path, changed)
             self.adopt(changed)
 
     def raise_floor(self, seq: int, clock: int = 0) -> None:
@@ -215,7 +215,8 @@ def _require_format(raw: msgspec.Raw, path: Path) -> None:
         )
 
 
-def _replace(path: Path, catalogue: Catalogue) -> None:
+def write_catalogue(path: Path, catalogue: Catalogue) -> None:
+    """Replace the file by this catalogue. Durable on return."""
     raw = msgspec.json.encode(catalogue)
     content = msgspec.json.encode(_Sealed(sha256=hashlib.sha256(raw).hexdigest(), catalogue=msgspec.Raw(raw)))
     temporary = path.with_suffix(".tmp")

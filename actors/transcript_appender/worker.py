@@ -12,6 +12,7 @@ from actors.errors import BulkheadError, StoreBroken, StoreBusy
 from actors.frames import Setup
 from actors.gaps import encode_gaps
 from actors.messages.archives import FindArchived, ListSegments, PageWholeEvents, RetireSegment, SegmentList
+from actors.messages.backup import BackUp, StopBackUp
 from actors.messages.base import Done, Message, Statistics
 from actors.messages.core_writer import RestoreTruth
 from actors.messages.transcript_appender import (
@@ -30,7 +31,7 @@ from actors.messages.transcript_appender import (
 )
 from actors.messages.unit_refs import PlaceEvents
 from actors.settings import RoomSetup
-from actors.sql import swap
+from actors.sql import backup_room, swap
 from actors.sql.database import (
     Call,
     Database,
@@ -45,6 +46,7 @@ from actors.sql.keywords import KeywordSource
 from actors.sql.truth_room import Facts, TruthRoom
 from actors.transcript_appender import archiving, rotation, store
 from actors.transcript_appender.appending import Appender
+from actors.transcript_appender.backing_up import back_up
 from actors.transcript_appender.catalogue import Book, segment_name
 from actors.transcript_appender.examine import is_damage, is_undecodable, suspicion_of
 from actors.transcript_appender.reading import Reading
@@ -82,6 +84,8 @@ class TranscriptRoom(TruthRoom):
         FindArchived: "read",
         PlaceEvents: "read",
         RetireSegment: _REPAIR,
+        BackUp: backup_room.LANE,
+        StopBackUp: "read",
     }
 
     def __init__(self, setup: RoomSetup) -> None:
@@ -94,6 +98,7 @@ class TranscriptRoom(TruthRoom):
         self._searched = Shelf(self._book, self._salvage, kind)
         self.segments = Reading(self._book, self._salvage, self._read, self.reader)
         self._search = Reading(self._book, self._salvage, self._searched, self.search_reader)
+        self._backup = backup_room.BackupRoom(setup)
         self._appender = Appender(limits, _now_us, self._written)
         self._shelves = {"write": self._written, "read": self._read, "search": self._searched}
         self._rotate_at = 0.0
@@ -113,6 +118,8 @@ class TranscriptRoom(TruthRoom):
 
     def open(self, lane: str) -> Facts:
         """Open the connections of a lane; `write` comes first and decides which segment is written to."""
+        if lane == backup_room.LANE:
+            return {}
         if lane != _REPAIR:
             return super().open(lane)
         self._salvage.begin(_SALVAGE_START_S)
@@ -159,6 +166,12 @@ class TranscriptRoom(TruthRoom):
             return restore(self._book, self._salvage, message, call)
         if isinstance(message, RetireSegment):
             return self._retire(message, call)
+        if isinstance(message, StopBackUp):
+            self._backup.stop()
+            return Done()
+        if isinstance(message, BackUp):
+            with self.reading_on(backup_room.LANE):
+                return back_up(self._backup, self._book, self.kind, message, call)
         lane = self.lanes[type(message)]
         try:
             if lane == "write":
@@ -175,6 +188,8 @@ class TranscriptRoom(TruthRoom):
         """Do a slice of upkeep, of indexing, or of copying what is left of a damaged segment."""
         if lane == _REPAIR:
             return self._salvage.tend()
+        if lane == backup_room.LANE:
+            return False
         try:
             if lane == "write":
                 self._rotate()
@@ -194,8 +209,8 @@ class TranscriptRoom(TruthRoom):
         return Done()
 
     def interrupt(self, lane: str) -> None:
-        """Stop the running statement of a lane; a restore looks at its deadline itself."""
-        if lane != _REPAIR:
+        """Stop the running statement of a lane; a restore and a backup look at their deadline themselves."""
+        if lane not in (_REPAIR, backup_room.LANE):
             super().interrupt(lane)
 
     # ------------------------------------------------------------ the next segment

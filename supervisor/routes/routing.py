@@ -21,6 +21,7 @@ from actors.messages.transcript_appender import Appended, EventDraft
 from actors.quarantine import Quarantine
 from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 from supervisor import params as wire
+from supervisor.backups import BackupKeeper
 from supervisor.config import Config
 from supervisor.disk import DiskWatch, Growing
 from supervisor.health import Health
@@ -98,6 +99,7 @@ class Routes:
         quarantine: Quarantine,
         disk: DiskWatch,
         config: Config,
+        backups: BackupKeeper,
         drain: Callable[[], None],
         epoch: str,
         methods: "Mapping[str, Method]",
@@ -107,6 +109,7 @@ class Routes:
         self.quarantine = quarantine
         self.disk = disk
         self.config = config
+        self.backups = backups
         self.drain = drain
         self.epoch = epoch
         self._hinted_at = 0.0
@@ -137,7 +140,7 @@ class Routes:
 
     def _set_deadline(self, name: str, parameters: wire.Params, scope: Scope) -> None:
         limits, wanted_ms = self.config.protocol, parameters.deadline_ms
-        waits = isinstance(parameters, wire.IndexRebuild) and parameters.wait
+        waits = waits_long(parameters)
         longest = limits.wait_ms_max if waits else limits.deadline_ms_max
         if wanted_ms is None and waits:
             wanted_ms = longest
@@ -215,6 +218,13 @@ def _durable_only(results: Sequence[Appended], reason: str) -> ActorUnavailable:
         outcome="committed",
         hint="do not append again; index.item says when it is searchable",
     )
+
+
+def waits_long(parameters: wire.Params) -> bool:
+    """Say whether a request is for work that takes as long as there is data, and its client wants to wait for it."""
+    if isinstance(parameters, wire.IndexRebuild | wire.BackupCreate):
+        return parameters.wait
+    return isinstance(parameters, wire.BackupVerify)
 
 
 class UnknownMethod(InvalidParams):

@@ -3,6 +3,7 @@
 from supervisor.routes import (
     approvals,
     archives,
+    backups,
     cache,
     claims,
     debugging,
@@ -34,6 +35,7 @@ SUBJECTS = (
     cache,
     archives,
     restoring,
+    backups,
     debugging,
 )
 METHODS: dict[str, Method] = {name: method for subject in SUBJECTS for name, method in subject.METHODS.items()}
