@@ -19,6 +19,8 @@ from supervisor.version import VERSION
 
 BACKLOG = 128
 IDENTITY = "IDENTITY"
+# In a directory that a restore has made (restoring.py), until it has its name and everything that belongs to it.
+INTERRUPTED_RESTORE = "RESTORE.json"
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph", "glusterfs"}
 )
@@ -38,9 +40,11 @@ class Claim:
     def __init__(self, data: Path) -> None:
         self.data = data
         try:
+            self._refuse_half_restored()
             paths.make_data_directory(str(data))
             self._refuse_network()
             self.lock_fd = self._take_lock()
+            self._refuse_half_restored()  # that may have begun before the lock was ours
             self.identity = self._identity()
             self.socket_path = paths.socket_path(str(data))
             self.socket = self._listen()
@@ -55,6 +59,15 @@ class Claim:
                 f"data directory {str(self.data)!r} is on a {kind} file system; locks and fsync cannot be relied on "
                 "there, use a local disk",
                 exit_codes.CANNOT_CREATE,
+            )
+
+    def _refuse_half_restored(self) -> None:
+        """A directory that is about to be replaced by a complete one must not be begun anew or written to."""
+        if (draft_of(self.data) / INTERRUPTED_RESTORE).exists():
+            raise Refused(
+                f"data directory {str(self.data)!r} is being restored, or that was interrupted; run `bulkhead restore` "
+                "again, it completes what is missing",
+                exit_codes.TEMPORARY,
             )
 
     def _take_lock(self) -> int:
@@ -131,6 +144,11 @@ class Claim:
             Path(self.socket_path).unlink()
         self.socket.close()
         os.close(self.lock_fd)
+
+
+def draft_of(data: Path) -> Path:
+    """Return where a restore makes the directory that is to replace this one."""
+    return data.with_name(f"{data.name}.restore.tmp")
 
 
 def file_system_of(path: Path) -> str | None:

@@ -47,7 +47,7 @@ from actors.messages.core_writer import (
     UnitIds,
 )
 from actors.settings import RoomSetup
-from actors.sql import backup_room, meta
+from actors.sql import adopting, backup_room, meta
 from actors.sql.database import Call, transaction
 from actors.sql.keywords import KeywordSource
 from actors.sql.limits import check_id, check_ids, check_json, check_text
@@ -135,6 +135,11 @@ class CoreRoom(TruthRoom):
     def keyword_source(self) -> KeywordSource:
         """Return the changes of units."""
         return UnitSource(self.search_reader)
+
+    def _prepare_files(self) -> bool:
+        """Go on above the numbers that were given out after the backup that the file comes from, if it does."""
+        adopting.adopt_counters(self.path, self.kind, CoreKeeper(self._limits))
+        return super()._prepare_files()
 
     def verify(self, connection: Connection) -> int:
         """Check that no change was lost: the counter and the rows were written in the same transactions."""

@@ -99,6 +99,11 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         segments = tuple(changed if each.number == changed.number else each for each in self.segments)
         return msgspec.structs.replace(self, segments=segments)
 
+    def followed(self, sealed: Segment, following: Segment) -> "Catalogue":
+        """Return the catalogue with the last segment sealed and another one behind it."""
+        changed = self.with_segment(sealed)
+        return msgspec.structs.replace(changed, segments=(*changed.segments, following))
+
     def acquitted(self, segment: Segment) -> "Catalogue":
         """Return the catalogue without the suspicion of a segment that no check has confirmed."""
         doubted = msgspec.structs.replace(segment, doubts=segment.doubts + 1)

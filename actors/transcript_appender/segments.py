@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from actors.errors import BulkheadError, Quarantined
-from actors.sql import keywords, meta, swap
+from actors.sql import adopting, keywords, meta, swap
 from actors.sql.database import (
     FileKind,
     NotOurs,
@@ -81,6 +81,7 @@ class Segments:
             self._rebuild()
         self._require_identity()
         self._finish_restoring()
+        self._begin_behind_backup()
         self._look_at_sealed()
         self._look_at_active()
         self._book.change(lambda now: msgspec.structs.replace(now, identity=now.identity or self._identity))
@@ -141,6 +142,34 @@ class Segments:
                 f"{str(self._book.path)!r} belongs to data directory {stored!r}, this is {self._identity!r}",
                 hint="the folder was moved here from another data directory; put the right one back",
             )
+
+    def _begin_behind_backup(self) -> None:
+        """Begin a new segment when the files come from a backup: the seqs behind it may have been given out."""
+        if (note := adopting.read_note(self._book.folder)) is None:
+            return
+        active, given_out = self._book.catalogue.active, note.given_out[store.SEQ]
+        if active.first_seq <= given_out:
+            said = mark_restored(self._book.path_of(active), self._kind)
+            create_segment(
+                self._book.folder,
+                self._kind,
+                active.number + 1,
+                identity=self._identity,
+                first_seq=given_out + 1,
+                clock=self._book.catalogue.clock,
+            )
+            sealed = _sealed(active.number, said, self._now_us())
+            self._book.change(lambda now: now.followed(sealed, self._following(active, given_out + 1)))
+        adopting.remove_note(self._book.folder)
+
+    def _following(self, segment: Segment, first_seq: int) -> Segment:
+        return Segment(
+            number=segment.number + 1,
+            state="active",
+            first_seq=first_seq,
+            at=self._now_us(),
+            schema=self._kind.user_version,
+        )
 
     # ------------------------------------------------------------ earlier segments
 
@@ -258,19 +287,10 @@ class Segments:
             reason=_short(finding.damage),
             at=now_us,
         )
-        following = Segment(
-            number=active.number + 1,
-            state="active",
-            first_seq=first_seq,
-            at=now_us,
-            schema=self._kind.user_version,
-        )
+        following = self._following(active, first_seq)
         self._book.change(
             lambda now: msgspec.structs.replace(
-                now.with_segment(sealed),
-                segments=(*now.with_segment(sealed).segments, following),
-                floor=max(now.floor, given_out),
-                suspicion=None,
+                now.followed(sealed, following), floor=max(now.floor, given_out), suspicion=None
             )
         )
 
@@ -292,6 +312,17 @@ def create_segment(folder: Path, kind: FileKind, number: int, *, identity: str, 
     finally:
         connection.close()  # the last connection copies the WAL into the file and removes it
     fsync_directory(folder)
+
+
+def mark_restored(path: Path, kind: FileKind) -> Identified:
+    """Note in a segment that the next one does not begin where it ends; return what it says of itself."""
+    connection = open_writer(path, kind)
+    try:
+        with transaction(connection, Until.after(_CREATE_S)):
+            meta.write(connection, store.RESTORED, 1)
+    finally:
+        connection.close()
+    return identify(path, kind)
 
 
 def _clear(path: Path, kind: FileKind) -> None:

@@ -17,6 +17,8 @@ from actors.transcript_appender.drafts import Prepared
 CLOCK = "clock"
 FIRST_SEQ = "first_seq"
 RESTORED = "restored"
+# In the note beside files that come from a backup: the last seq that may have been given out.
+SEQ = "seq"
 COLUMNS = (
     "seq, event_id, tenant, session_id, ts, kind, actor, scope, channel, project, trace_id, request_id,"
     " content_hash, tags, meta, content"

@@ -20,9 +20,9 @@ LONG_S = 90.0
 async def write(client: Client, number: int) -> None:
     """Append an event, and write a unit that rests on it."""
     params = {"session_id": f"s{number % 3}", "actor": "user", "content": f"event {number} {'x' * 2000}"}
-    event = await client.call("event.append", params, deadline_s=30)
+    event = await client.call("event.append", {**params, "deadline_ms": 60_000}, deadline_s=60)
     unit = {"type": "plan", "scope": "user", "text": f"unit {number}", "event_refs": [event["event_id"]]}
-    await client.call("unit.put", unit, deadline_s=30)
+    await client.call("unit.put", {**unit, "deadline_ms": 60_000}, deadline_s=60)
 
 
 async def made(client: Client) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from actors.messages.base import Row, Rows
 from actors.messages.core_writer import PutUnit
 from actors.settings import BackupSettings
 from actors.transcript_appender.worker import TranscriptRoom
+from supervisor.version import VERSION
 from tests.unit.actors.room_kit import ask, core, say, transcript
 
 Json = dict[str, Any]
@@ -50,7 +51,7 @@ def made(units: CoreRoom, events: TranscriptRoom, *, kept: int = 7, request_id: 
     """Make a backup, as the daemon does, and return what a client is told."""
     name = ask(units, BeginBackup(request_id=request_id), BackupBegun).backup
     parts = copied(units, events, name)
-    order = FinishBackup(backup=name, parts=parts, program="1", kept=kept, request_id=request_id)
+    order = FinishBackup(backup=name, parts=parts, program=VERSION, kept=kept, request_id=request_id)
     return decoded(ask(units, order, Row))
 
 
