@@ -48,7 +48,7 @@ class Pace:
 def copy_database(source: Path, kind: FileKind, target: Path, check: Callable[[], None], wal_bytes_max: int) -> None:
     """Copy a database of this process, its WAL included, as it is now. Durable on return; the target must be new."""
     pace = Pace(check, hurry=lambda: wal_bytes(source) > wal_bytes_max)
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with closing(open_reader(source, kind)) as reading:
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # from here on it is one moment
@@ -77,7 +77,7 @@ def _copy_pages(reading: sqlite3.Connection, target: Path, pace: Pace) -> None:
 
 def copy_raw(source: Path, target: Path, pace: Pace) -> None:
     """Copy the bytes of a file that nobody writes to and no connection of this process has open. Durable on return."""
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with source.open("rb") as reading, target.open("xb") as writing:
         os.fchmod(writing.fileno(), 0o600)
         while piece := reading.read(PIECE_BYTES):
@@ -90,7 +90,7 @@ def copy_raw(source: Path, target: Path, pace: Pace) -> None:
 
 def link(source: Path, target: Path) -> bool:
     """Give a file of an earlier backup a second name; False where the file system has no such thing."""
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         target.hardlink_to(source)
     except OSError:

@@ -71,7 +71,7 @@ def _beyond(here: int, before: int, spare: int) -> int:
 
 def _copy(backup: Path, file: BackupFile, target: Path) -> None:
     path = target / file.path
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with (backup / file.path).open("rb") as reading, path.open("xb") as writing:
         os.fchmod(writing.fileno(), 0o600)

@@ -28,6 +28,7 @@ class BackupRoom:
     def __init__(self, setup: RoomSetup) -> None:
         data = Path(setup.directory).parent
         self.folder = BackupFolder(Path(setup.backup.directory) if setup.backup.directory else data / FOLDER)
+        self.archives = Path(setup.archive_directory) if setup.archive_directory else data / "archives"
         self._free_bytes_min = setup.backup.free_bytes_min
         self._stopped = threading.Event()
 

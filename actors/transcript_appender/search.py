@@ -107,8 +107,11 @@ class SegmentedIndex(KeywordIndex):
         for place in self._reading.places():
             if place.connection is None or place.last <= question.newer_than:
                 continue
+            schema = self._schema_of(connection, place)
+            if schema is None:
+                continue
             asked = question._replace(
-                rows=_rows_of(self._schema_of(connection, place)),
+                rows=_rows_of(schema),
                 newer_than=max(question.newer_than, place.first - 1),
                 until=place.last,
             )
@@ -116,13 +119,18 @@ class SegmentedIndex(KeywordIndex):
         found.sort(key=lambda hit: (hit.score, hit.rowid), reverse=True)
         return found[: question.limit]
 
-    def _schema_of(self, connection: sqlite3.Connection, place: Place) -> str:
-        """Return the name under which a segment is attached to the index; the longest attached one makes room."""
+    def _schema_of(self, connection: sqlite3.Connection, place: Place) -> str | None:
+        """Return the name under which a segment is attached to the index; the longest attached one makes room.
+
+        None when its file is gone.
+        """
         if place.part is None or place.part.database is None:
             return _ACTIVE
         # A copy that was made anew is another file under the same name; the shelf has opened it anew then.
         key = (place.number, place.part.opened)
         if key not in self._attached:
+            if not place.part.database.path.exists():
+                return None  # archived since the call began
             for stale in [each for each in self._attached if each[1] != place.part.opened]:
                 self._detach(connection, stale)
             while len(self._attached) >= _ATTACHED_MAX:

@@ -168,7 +168,7 @@ class Shelf:
         self.close()
         for segment in segments[:-1]:
             self._open(segment)
-        self._seen = seen
+        self._seen = (self._catalogue.segments, seen[1])
         self._opened += 1
 
     def _open(self, segment: Segment) -> None:
@@ -178,7 +178,7 @@ class Shelf:
                 self._databases[segment.number] = Database(open_reader(path, self._kind), path)
             return
         if segment.state == "sealed":
-            self._databases[segment.number] = self._open_sealed(segment)
+            self._open_sealed_or_archived(segment)
             return
         progress = self._salvage.progress(segment)
         if progress.path is not None:
@@ -187,6 +187,18 @@ class Shelf:
                 self._databases[segment.number] = Database(reader, progress.path)
         if self._raw and not progress.complete and self._book.path_of(segment).exists():
             self._views[segment.number] = View(self._book.path_of(segment), with_wal=True)
+
+    def _open_sealed_or_archived(self, segment: Segment) -> None:
+        """Open a sealed segment. One that was archived since the call began is gone, and its list is opened instead:
+        nothing of it has been read yet, so the call sees none of its events, and not some."""
+        try:
+            self._databases[segment.number] = self._open_sealed(segment)
+        except BulkheadError:
+            now = self._book.catalogue.segments[segment.number - 1]
+            if now.state != "archived":
+                raise
+            self._catalogue = self._catalogue.with_segment(now)
+            self._open(now)
 
     def _open_sealed(self, segment: Segment) -> Database:
         path = self._book.path_of(segment)

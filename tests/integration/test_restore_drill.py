@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from chaos.client import Client
-from chaos.daemon import Daemon, data_directory
+from chaos.daemon import Daemon, data_directory, wait_until
 from tests.bridge_client import ROOT
 from tests.integration.conftest import CONFIG, Serve, running
 
@@ -138,3 +138,27 @@ async def test_a_restore_that_is_killed_is_begun_anew(serve: Serve, data: Path, 
         async with running(elsewhere, elsewhere.with_name("config.toml"), CONFIG) as (_, client):
             found = await content(client, event_seq=told["event_seq"], core_seq=told["core_seq"])
             assert (found["events"][0], found["units"][0]) == (20, 20)
+
+
+async def test_archives_come_along(serve: Serve, data: Path) -> None:
+    small = BACKUP + "[transcript_appender]\nsegment_bytes_max = 65536\n"
+    async with serve(small) as (_, client):
+        for number in range(60):
+            await write(client, number)
+        await client.call("archive.create", {"older_than_days": 0})
+        listed = await wait_until(client, lambda found: not found["archiving"]["queued"], method="archive.list")
+        assert listed["archives"]
+        told = await client.call("backup.create", {"wait": True}, deadline_s=LONG_S)
+        assert told["state"] == "finished", told
+        again = await client.call("backup.create", {"wait": True}, deadline_s=LONG_S)
+        assert again["linked"] >= 2 * len(listed["archives"]), "what does not change is not copied again"
+        expected = await content(client, event_seq=told["event_seq"], core_seq=told["core_seq"])
+        await client.call("backup.verify", {"backup": again["backup"]}, deadline_s=LONG_S)
+    with data_directory() as elsewhere:
+        await in_thread(lambda: done(elsewhere, "restore", str(data / "backups" / again["backup"])))
+        async with running(elsewhere, elsewhere.with_name("config.toml"), CONFIG) as (_, client):
+            assert await content(client, event_seq=told["event_seq"], core_seq=told["core_seq"]) == expected
+            verified = await client.call("archive.verify", deadline_s=LONG_S)
+            assert verified["events"] == sum(each["events"] for each in listed["archives"])
+            found = await client.call("archive.search", {"session_id": "s0"})
+            assert found["events"][0]["seq"] == 1

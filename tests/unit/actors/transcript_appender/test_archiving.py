@@ -1,6 +1,7 @@
 """A list takes the place of a sealed segment: what it still knows, what it refuses, and a kill at any step."""
 
 import shutil
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -262,3 +263,35 @@ def test_a_lost_list_is_said_and_costs_only_what_it_knew(tmp_path: Path) -> None
         assert catalogue(tmp_path).segments[0].reason == "the list of its events is lost"
         assert catalogue(tmp_path).segments[0].archive is not None, "the archive is known all the same"
         assert archived(RoomClient(made)) == []
+
+
+def test_who_reads_while_segments_are_archived_is_served(tmp_path: Path) -> None:
+    """A lane that began before a segment was archived, and had not opened it yet, goes on without it."""
+    filled(tmp_path, 600)
+    with room(tmp_path) as made:
+        client, ended = RoomClient(made), threading.Event()
+        failed: list[BaseException] = []
+        looks = 0
+
+        def look() -> None:
+            nonlocal looks
+            while not ended.is_set():
+                try:
+                    history(client, "s0", after_seq=0)
+                    found(client, "common")
+                    looks += 1
+                except BaseException as error:
+                    failed.append(error)
+                    return
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        try:
+            for segment in segments(client)[:-1]:
+                retire(client, segment)
+        finally:
+            ended.set()
+            reader.join(60)
+        assert not failed
+        assert looks
+        assert set(states(tmp_path)[:-1]) == {"archived"}
