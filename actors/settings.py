@@ -31,6 +31,10 @@ class CoreWriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     job_backoff_ms_max: int = 3_600_000
     jobs_per_lease_max: int = 32
     jobs_kept_days: int = 30
+    summarize_on_close: bool = True
+    summarize_every_events: int = 0
+    summarize_after_s: int = 0
+    summarize_settle_ms: int = 6000
     wal_bytes_max: int = 16 * MIB
     busy_timeout_ms: int = 250
 

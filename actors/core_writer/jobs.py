@@ -265,13 +265,17 @@ def get_job(connection: sqlite3.Connection, tenant: str, job_id: str) -> Job:
     return found[0]
 
 
-def replace_payload(connection: sqlite3.Connection, job_id: str, payload: str) -> bool:
-    """Change what a job is about, unless somebody has begun it or it is over; say whether it was changed."""
-    changed = connection.execute(
-        "UPDATE jobs SET payload = :payload WHERE job_id = :job_id AND status = 'queued' AND token = 0",
-        {"job_id": job_id, "payload": payload},
-    ).rowcount
-    return changed == 1
+def unbegun_payload(connection: sqlite3.Connection, job_id: str) -> str | None:
+    """Return what a queued job is about, None when somebody has had it already or it is over."""
+    found = _select(connection, "job_id = :job_id AND status = 'queued' AND token = 0", {"job_id": job_id})
+    return found[0].payload if found else None
+
+
+def replace_payload(connection: sqlite3.Connection, job_id: str, payload: str) -> None:
+    """Change what a job is about."""
+    connection.execute(
+        "UPDATE jobs SET payload = :payload WHERE job_id = :job_id", {"job_id": job_id, "payload": payload}
+    )
 
 
 def _change(

@@ -10,7 +10,19 @@ from sqlite3 import Connection
 import msgspec
 
 from actors.child import CallContext, serve
-from actors.core_writer import approvals, backing_up, claims, jobs, requests, sessions, sources, store, unit_refs, units
+from actors.core_writer import (
+    approvals,
+    backing_up,
+    claims,
+    jobs,
+    requests,
+    sessions,
+    sources,
+    store,
+    summaries,
+    unit_refs,
+    units,
+)
 from actors.core_writer.continuity import require_changes
 from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.search import UnitSource, search_units
@@ -59,7 +71,7 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
-SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT, unit_refs.SUBJECT, jobs.SUBJECT)
+SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT, unit_refs.SUBJECT, jobs.SUBJECT, summaries.SUBJECT)
 _WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
 _READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
 
@@ -158,15 +170,15 @@ class CoreRoom(TruthRoom):
         with transaction(connection, call):
             match message:
                 case AdoptSessions():
-                    return _adopt(connection, message)
+                    return _adopt(self._writing(connection, _now()), message)
                 case AllocateGeneration():
                     return GenerationNumber(generation=store.allocate_generation(connection, message.at_least))
                 case OpenSession():
                     return self._once(connection, message, lambda now: _open_session(connection, message, now))
                 case CloseSession():
-                    return self._once(connection, message, lambda now: _close_session(connection, message, now))
+                    return self._once(connection, message, lambda now: self._close_session(connection, message, now))
                 case ArchiveSession():
-                    return self._once(connection, message, lambda now: _archive_session(connection, message, now))
+                    return self._once(connection, message, lambda now: self._archive_session(connection, message, now))
                 case PutUnit():
                     assert unit is not None
                     return self._once(connection, message, lambda now: self._put_unit(connection, unit, now))
@@ -253,6 +265,18 @@ class CoreRoom(TruthRoom):
         )
         return Row(row=row)
 
+    def _close_session(self, connection: Connection, message: CloseSession, now: int) -> bytes:
+        tenant, session_id = message.tenant, message.session_id
+        session = sessions.close_session(connection, tenant=tenant, session_id=session_id, now=now)
+        summaries.note_activity(self._writing(connection, now), tenant, session_id)
+        return sessions.client_row(session)
+
+    def _archive_session(self, connection: Connection, message: ArchiveSession, now: int) -> bytes:
+        tenant, session_id = message.tenant, message.session_id
+        session = sessions.archive_session(connection, tenant=tenant, session_id=session_id, now=now)
+        summaries.note_activity(self._writing(connection, now), tenant, session_id)
+        return sessions.client_row(session)
+
     def _put_unit(self, connection: Connection, unit: units.Prepared, now: int) -> bytes:
         written = units.put_unit(connection, unit, new_id=self._new_id(now), now=now)
         unit_refs.replace(connection, written)
@@ -332,26 +356,16 @@ def _open_session(connection: Connection, message: OpenSession, now: int) -> byt
     return sessions.client_row(session)
 
 
-def _close_session(connection: Connection, message: CloseSession, now: int) -> bytes:
-    session = sessions.close_session(connection, tenant=message.tenant, session_id=message.session_id, now=now)
-    return sessions.client_row(session)
-
-
-def _archive_session(connection: Connection, message: ArchiveSession, now: int) -> bytes:
-    session = sessions.archive_session(connection, tenant=message.tenant, session_id=message.session_id, now=now)
-    return sessions.client_row(session)
-
-
 def _remove_source(connection: Connection, message: RemoveSource) -> bytes:
     return sources.client_row(sources.remove_source(connection, tenant=message.tenant, source_id=message.source_id))
 
 
-def _adopt(connection: Connection, message: AdoptSessions) -> Done:
-    now = time.time_ns() // 1000
+def _adopt(writing: Writing, message: AdoptSessions) -> Done:
     for activity in message.sessions:
-        sessions.adopt_session(connection, activity, now)
-    if message.cursor > meta.read_counter(connection, store.SESSIONS_CURSOR):
-        meta.write(connection, store.SESSIONS_CURSOR, message.cursor)
+        sessions.adopt_session(writing.connection, activity, writing.now)
+        summaries.note_activity(writing, activity.tenant, activity.session_id)
+    if message.cursor > meta.read_counter(writing.connection, store.SESSIONS_CURSOR):
+        meta.write(writing.connection, store.SESSIONS_CURSOR, message.cursor)
     return Done()
 
 

@@ -25,6 +25,7 @@ PURE = (
     "actors/frames.py",
     "actors/core_writer/job_checks.py",
     "actors/core_writer/job_rules.py",
+    "actors/core_writer/summary_rules.py",
     "actors/sql/filters.py",
     "actors/sql/limits.py",
     "actors/sql/rows.py",
