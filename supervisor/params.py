@@ -442,6 +442,54 @@ class TruthRestore(Params, frozen=True, kw_only=True, rename={"source": "from"})
     salvage: bool = False
 
 
+class MemoryExport(Params, frozen=True, kw_only=True):
+    """memory.export"""
+
+    what: Literal["events", "units"]
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: Limit = 200
+
+
+class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as `session.list` shows it; what follows from its events is passed over."""
+
+    session_id: Name
+    created_at: Time
+    updated_at: Time
+    last_active_at: Time
+    title: str | None = None
+    agent: str | None = None
+    meta: FreeForm = ABSENT
+    closed_at: Time | None = None
+    archived_at: Time | None = None
+
+
+class ImportedUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a unit as `unit.get` shows it."""
+
+    unit_id: Name
+    version: Annotated[int, msgspec.Meta(ge=1)]
+    type: UnitType
+    scope: UnitScope
+    text: Text
+    created_at: Time
+    updated_at: Time
+    status: UnitStatus = "active"
+    facts: FreeForm = ABSENT
+    event_refs: list[Name] = []
+    confidence: float | None = None
+    parent_unit_id: Name | None = None
+    tags: list[Name] = []
+    session_id: Name | None = None
+
+
+class MemoryImport(Params, frozen=True, kw_only=True):
+    """memory.import"""
+
+    sessions: list[ImportedSession] = []
+    units: list[ImportedUnit] = []
+
+
 class BackupCreate(Params, frozen=True, kw_only=True):
     """backup.create"""
 

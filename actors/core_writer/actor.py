@@ -34,6 +34,7 @@ from actors.messages.core_writer import (
     SearchUnits,
     UnitHistory,
 )
+from actors.messages.exporting import ExportUnits
 from actors.messages.jobs import GetJob, ListJobs
 from actors.messages.transcript_appender import SessionPage, SessionsSince
 from actors.truth_actor import TruthActor, is_order
@@ -55,6 +56,7 @@ READS = (
     *unit_refs.READS,
     GetJob,
     ListJobs,
+    ExportUnits,
 )
 BACKUPS = (BeginBackup, BackUp, FinishBackup, DropBackup, ListBackups, VerifyBackup, StopBackUp)
 SYNC_EVERY_S = 5.0

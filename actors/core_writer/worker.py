@@ -14,6 +14,7 @@ from actors.core_writer import (
     approvals,
     backing_up,
     claims,
+    exporting,
     jobs,
     requests,
     sessions,
@@ -71,7 +72,14 @@ from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
-SUBJECTS: tuple[Subject, ...] = (claims.SUBJECT, approvals.SUBJECT, unit_refs.SUBJECT, jobs.SUBJECT, summaries.SUBJECT)
+SUBJECTS: tuple[Subject, ...] = (
+    claims.SUBJECT,
+    approvals.SUBJECT,
+    unit_refs.SUBJECT,
+    jobs.SUBJECT,
+    summaries.SUBJECT,
+    exporting.SUBJECT,
+)
 _WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
 _READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
 

@@ -27,6 +27,7 @@ from actors.messages.base import (
     UnitType,
 )
 from actors.messages.claims import ClaimMessage
+from actors.messages.exporting import ExportUnits, ImportSessions, ImportUnits
 from actors.messages.jobs import JobMessage
 from actors.messages.unit_refs import UnitRefMessage
 
@@ -346,4 +347,7 @@ CoreWriterMessage = (
     | DropBackup
     | ListBackups
     | VerifyBackup
+    | ExportUnits
+    | ImportUnits
+    | ImportSessions
 )

@@ -15,6 +15,7 @@ from actors.messages.base import (
     Struct,
 )
 from actors.messages.core_writer import RestoreTruth, SessionActivity
+from actors.messages.exporting import ExportEvents
 from actors.messages.unit_refs import PlaceEvents
 
 
@@ -175,4 +176,5 @@ TranscriptAppenderMessage = (
     | PlaceEvents
     | BackUp
     | StopBackUp
+    | ExportEvents
 )

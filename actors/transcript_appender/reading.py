@@ -19,6 +19,7 @@ from actors.errors import Conflict, InvalidParams, NotFound, StoreBroken, StoreB
 from actors.messages.archives import FindArchived, PageWholeEvents, WholeEvents
 from actors.messages.base import Row, Rows
 from actors.messages.core_writer import SessionActivity
+from actors.messages.exporting import Exported, ExportEvents
 from actors.messages.transcript_appender import (
     EventPage,
     GetEvent,
@@ -28,7 +29,7 @@ from actors.messages.transcript_appender import (
     SessionsSince,
 )
 from actors.messages.unit_refs import PlaceEvents
-from actors.sql.rows import encode_row, page, rows_limit
+from actors.sql.rows import PAGE_BYTES_MAX, encode_row, page, rows_limit
 from actors.transcript_appender import archiving, sessions, store
 from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
 from actors.transcript_appender.salvage import Salvage
@@ -193,6 +194,29 @@ class Reading:
             size, last_seq = size + len(row), event.seq
         more = last_seq < min(message.until, self.last_seq()) if rows else False
         return EventPage(rows=msgspec.msgpack.encode(rows), count=len(rows), last_seq=last_seq, more=more)
+
+    def export_events(self, message: ExportEvents) -> Exported:
+        """Return a page of a tenant's events. One that holds none of them may still have more behind it."""
+        limit = rows_limit(message.limit)
+        until = self.last_seq()
+        self._require_read(message.after + 1, until)
+        places = [place for place in self.places() if place.last > message.after]
+
+        def rows_of(place: Place) -> Iterator[EventRow]:
+            return self.rows(place, lambda each: store.events_between(each, message.after, until, limit))
+
+        rows: list[bytes] = []
+        size, last = 0, message.after
+        for event in islice(chain.from_iterable(map(rows_of, places)), limit):
+            if event.tenant == message.tenant:
+                row = store.client_row(event)
+                if rows and size + len(row) > PAGE_BYTES_MAX:
+                    break
+                rows.append(row)
+                size += len(row)
+            last = event.seq
+        more = message.after < last < until
+        return Exported(rows=b"[" + b",".join(rows) + b"]", count=len(rows), last=last, more=more)
 
     def sessions_since(self, message: SessionsSince) -> SessionPage:
         """Return sessions by their last seq. One that goes on in a later segment comes again there, with the total."""

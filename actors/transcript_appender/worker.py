@@ -15,6 +15,7 @@ from actors.messages.archives import FindArchived, ListSegments, PageWholeEvents
 from actors.messages.backup import BackUp, StopBackUp
 from actors.messages.base import Done, Message, Statistics
 from actors.messages.core_writer import RestoreTruth
+from actors.messages.exporting import ExportEvents
 from actors.messages.transcript_appender import (
     AppendBatch,
     AppendEvents,
@@ -84,6 +85,7 @@ class TranscriptRoom(TruthRoom):
         FindArchived: "read",
         PlaceEvents: "read",
         RetireSegment: _REPAIR,
+        ExportEvents: "read",
         BackUp: backup_room.LANE,
         StopBackUp: "read",
     }
@@ -299,6 +301,8 @@ class TranscriptRoom(TruthRoom):
                 )
             case PageEvents():
                 return self.segments.page_events(message)
+            case ExportEvents():
+                return self.segments.export_events(message)
             case SessionsSince():
                 return self.segments.sessions_since(message)
             case ListSegments():

@@ -8,6 +8,7 @@ from supervisor.routes import (
     claims,
     debugging,
     events,
+    exporting,
     index,
     jobs,
     poison,
@@ -36,6 +37,7 @@ SUBJECTS = (
     archives,
     restoring,
     backups,
+    exporting,
     debugging,
 )
 METHODS: dict[str, Method] = {name: method for subject in SUBJECTS for name, method in subject.METHODS.items()}

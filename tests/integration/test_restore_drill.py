@@ -162,3 +162,38 @@ async def test_archives_come_along(serve: Serve, data: Path) -> None:
             assert verified["events"] == sum(each["events"] for each in listed["archives"])
             found = await client.call("archive.search", {"session_id": "s0"})
             assert found["events"][0]["seq"] == 1
+
+
+async def test_what_is_exported_is_imported_with_equal_counts_twice(serve: Serve, data: Path) -> None:
+    async with serve() as (_, client):
+        await client.call("session.open", {"session_id": "s1", "title": "a title", "meta": {"k": "v"}})
+        for number in range(12):
+            await write(client, number)
+        for number in range(5):
+            await client.call("session.open", {"session_id": f"s{number}"})  # the transcript's are known a little later
+        await client.call("session.close", {"session_id": "s2"})
+        await client.call("session.archive", {"session_id": "s3"})
+        notes = data.with_name("notes")
+        notes.mkdir()
+        await client.call("source.add", {"path": str(notes), "name": "notes"})
+        file = data.with_name("memory.jsonl")
+        told = json.loads(await in_thread(lambda: done(data, "export", str(file), "--json")))
+        assert told["exported"] == {"source": 1, "session": 5, "event": 12, "unit": 12}
+        assert "there already" in await in_thread(lambda: done(data, "export", str(file), code=1))
+        first = await content(client, event_seq=10**9, core_seq=10**9)
+        sessions = await client.call("session.list")
+    with data_directory() as elsewhere:
+        async with running(elsewhere, elsewhere.with_name("config.toml"), CONFIG) as (_, client):
+            for expected in ("imported", "present"):
+                found = json.loads(await in_thread(lambda: done(elsewhere, "import", str(file), "--json")))
+                assert found["read"] == told["exported"]
+                assert found["outcomes"][expected] >= 29
+            assert await content(client, event_seq=10**9, core_seq=10**9) == first
+            again = await client.call("session.list")
+            put_away = await client.call("session.list", {"status": "archived"})
+            assert [row["session_id"] for row in put_away["sessions"]] == ["s3"]
+            facts = [
+                {(row["session_id"], row["title"], row["status"], row["created_at"]) for row in each["sessions"]}
+                for each in (sessions, again)
+            ]
+            assert facts[0] == facts[1]
