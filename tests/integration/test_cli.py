@@ -144,3 +144,22 @@ def test_claims_and_approvals_are_shown_and_settled_by_command(shell: Shell) -> 
     assert "nothing waits for a decision" in shell.run("approvals")
     assert "needs the ID" in shell.run("approvals", "approve", code=2)
     assert "there is no approval 'x'" in shell.run("approvals", "deny", "x", code=1)
+
+
+def test_jobs_are_listed_shown_replayed_and_cancelled(shell: Shell) -> None:
+    def call(method: str, **params: object) -> Any:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return json.loads(shell.run("stdio", stdin=json.dumps(request) + "\n"))["result"]
+
+    assert shell.run("jobs").strip() == "no jobs"
+    job_id = call("job.add", kind="verify", payload={"a": 1})["job_id"]
+    (leased,) = call("job.lease", kinds=["verify"])["jobs"]
+    call("job.fail", job_id=job_id, token=leased["token"], error="no such thing", permanent=True)
+    listed = shell.run("jobs", "--status", "dead")
+    assert job_id in listed and "no such thing" in listed and "1/5" in listed
+    assert shell.json("jobs", "show", job_id)["payload"] == {"a": 1}
+    assert shell.run("jobs", "replay", job_id).strip() == f"{job_id} is queued"
+    assert "is queued, not dead" in shell.run("jobs", "replay", job_id, code=1)
+    assert shell.run("jobs", "cancel", job_id).strip() == f"{job_id} is cancelled"
+    assert [each["status"] for each in shell.json("jobs")["jobs"]] == ["cancelled"]
+    assert "takes a JOB" in shell.run("jobs", "show", code=2)
