@@ -21,7 +21,7 @@ from actors.generation_builder.full_build import Built, FullBuilds
 from actors.generation_builder.looking import Lookout
 from actors.generation_builder.publishing import Publisher, as_row
 from actors.generation_builder.steps import Steps
-from actors.generation_builder.succession import NOTES_WAIT, OUTGROWN, QUIET, Succession
+from actors.generation_builder.succession import NOTES_WAIT, OUTGROWN, QUIET, WASTED, Succession
 from actors.generation_builder.wishes import Wishes
 from actors.messages.base import Row
 from actors.messages.index import BuildEnd, Covers, GenerationRef
@@ -33,6 +33,8 @@ ATTEMPTS_MAX = 3  # with the same input; then it waits for the truth to move or 
 # A delta becomes part of a generation when nothing else is to be done, if that takes seconds (measured: 6 s for 20,000
 # rows) or the delta is so large a part.
 COMPACT_ROWS, COMPACT_PERCENT = 20_000, 1
+# Upserts leave what they replace in the base; so much of it, and it is made anew. Fewer rows are not worth a process.
+WASTED_ROWS_MIN, WASTED_PERCENT = 200, 40
 CANCELLED_PAUSE_S = 60.0  # who cancels a build does not want the next one at once
 ENDS_KEPT = 16
 ROWS_A_NOTE = 4  # measured: 3 to 5 chunks
@@ -129,6 +131,8 @@ class Rebuilds:
             return None
         if self._deltas.rows_since(base) > self._deltas.share(base):
             return OUTGROWN
+        if _is_wasteful(serving, base):
+            return WASTED
         if serving.deferred:
             return NOTES_WAIT
         quiet_ms = (time.monotonic() - self._desk.truth.moved_at) * 1000
@@ -285,6 +289,13 @@ class Rebuilds:
         with contextlib.suppress(BulkheadError):  # what is left is deleted in time
             await self._publisher.retire_at_once()
         self._record(number, "cancelled" if ending is Ending.COMMAND else "failed", error=ending.value)
+
+
+def _is_wasteful(serving: GenerationRef, base: GenerationRef) -> bool:
+    """Say whether a delta masks so much of its base that disk and memory hold nearly everything twice."""
+    rows = sum(base.rows.values())
+    masked = rows + serving.delta_rows - sum(serving.rows.values())
+    return masked >= WASTED_ROWS_MIN and masked * 100 >= rows * WASTED_PERCENT
 
 
 def _is_worth_compacting(serving: GenerationRef, base: GenerationRef) -> bool:

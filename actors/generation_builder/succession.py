@@ -28,12 +28,13 @@ from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 
 # Why a build is made.
 OUTGROWN = "the delta has outgrown its share"
+WASTED = "much of the generation is out of date"
 QUIET = "the truth is quiet"
 NOTES_WAIT = "notes wait that are too large for a delta"
 IDENTITY_CHANGED = "embedding identity changed"
 NEW_VECTORS = "new vectors"
 ALL_TRIED = "every text was tried"
-FOLLOWING = (OUTGROWN, QUIET, NOTES_WAIT)  # what the truth does, not the model
+FOLLOWING = (OUTGROWN, WASTED, QUIET, NOTES_WAIT)  # what the truth does, not the model
 COMPARE_S = 20.0
 
 

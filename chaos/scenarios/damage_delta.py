@@ -265,9 +265,12 @@ async def previous(given: Run) -> Verdict:
 
 
 async def one_previous(stage: Stage, book: Book, harm: Harm, shelf: Shelf) -> dict[str, Any]:
-    """A damaged generation is no way back, and no refuge when the one that serves is damaged too."""
+    """A damaged generation is no way back, and no refuge when the one that serves is damaged too.
+
+    The way may lead to an older one that is whole, where that has not been deleted yet.
+    """
     index = stage.data / "generation_builder"
-    before, now = (generation.generation_path(index, number) for number in (shelf.before, shelf.generation))
+    before = generation.generation_path(index, shelf.before)
     other = generation.delta_path(index, shelf.generation, shelf.older_delta)
     detail = harm.do(before, other, stage.rng)
     if detail is None:
@@ -277,19 +280,22 @@ async def one_previous(stage: Stage, book: Book, harm: Harm, shelf: Shelf) -> di
     await stage.ready("append", "write", "read", "build", "search", seconds=BUILD_S)
     refused = await rolled_back(stage)
     wrong, found = await book.compare_search(stage.client, stage.rng, complete=True)
-    if refused is None or shelf.before in (found["generation"], (await stage.call("index.status"))["generation"]):
+    serving = (await stage.call("index.status"))["generation"]
+    if shelf.before in (found["generation"], serving):
         wrong.append(f"generation {shelf.before} is damaged, and index.rollback served it")
-    _flip_bit(now)
+    if (refused is None) is (serving == shelf.generation):
+        wrong.append(f"index.rollback answered {refused}, and generation {serving} serves")
+    _flip_bit(generation.generation_path(index, serving))
     stage.mark("damage", "generation that serves", "a bit of its data")
     if (noticed := await verified(stage)) != SUSPECT:
         wrong.append(f"index.verify answered {noticed} for the generation that serves")
     left, found = await book.compare_search(stage.client, stage.rng, complete=True)
-    if found["generation"] in (shelf.before, shelf.generation):
+    if found["generation"] in (shelf.before, serving):
         wrong.append(f"generation {found['generation']} is damaged and answers")
     if found["generation"] is None and not found["degraded"]:
         wrong.append("an answer without a generation does not say so")
     healed, status = await heal(stage, book)
-    if status["generation"] in (shelf.before, shelf.generation):
+    if status["generation"] in (shelf.before, serving):
         wrong.append(f"generation {status['generation']} is damaged and serves")
     for text in [*wrong, *left, *healed]:
         stage.violate(f"{harm.name}: {text}")
