@@ -4,6 +4,8 @@ A room's worker gets its own struct (and the embedding's, where it embeds) in th
 names. `supervisor/config.py` asserts the relations between limits; a tidy test keeps `config.toml` equal to these.
 """
 
+from typing import Annotated, Literal
+
 import msgspec
 
 KIB = 1024
@@ -156,6 +158,23 @@ class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     free_bytes_min: int = 512 * MIB
 
 
+class OwnSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A shape of secret that an installation adds: a literal prefix, then characters of a class."""
+
+    kind: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
+    prefix: Annotated[str, msgspec.Meta(min_length=2, max_length=64)]
+    characters: Literal["alphanumeric", "base64", "base64url", "digits", "hex", "printable"] = "base64url"
+    chars_min: Annotated[int, msgspec.Meta(ge=4, le=4096)] = 16
+    chars_max: Annotated[int, msgspec.Meta(ge=4, le=4096)] = 512
+
+
+class RedactionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is never kept: which kinds are not looked for (`off`), and which are added (`own`)."""
+
+    off: tuple[str, ...] = ()
+    own: Annotated[tuple[OwnSecret, ...], msgspec.Meta(max_length=64)] = ()
+
+
 class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker gets in its Setup frame: the directory it owns, its limits, the embedding, the switches."""
 
@@ -169,6 +188,7 @@ class RoomSetup(msgspec.Struct, frozen=True, kw_only=True):
     searcher: SearcherSettings = SearcherSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
     backup: BackupSettings = BackupSettings()
+    redaction: RedactionSettings = RedactionSettings()
     identity: str = ""
     chaos: bool = False
     restoring: bool = False  # a room of the truth in its maintenance mode

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from actors.errors import InvalidParams
+from actors.redaction import Redactor
 from actors.settings import (
     KIB,
     MIB,
@@ -21,6 +22,7 @@ from actors.settings import (
     CoreWriterSettings,
     EmbeddingSettings,
     GenerationBuilderSettings,
+    RedactionSettings,
     SearcherSettings,
     TranscriptAppenderSettings,
 )
@@ -140,6 +142,7 @@ class Config(Section, frozen=True, kw_only=True):
     searcher: SearcherSettings = SearcherSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
     backup: BackupSettings = BackupSettings()
+    redaction: RedactionSettings = RedactionSettings()
     chaos: ChaosSwitches = ChaosSwitches()
 
 
@@ -230,6 +233,7 @@ def check(config: Config) -> Config:
     for rule, holds in rules.items():
         if not holds:
             raise ValueError(rule)
+    Redactor(config.redaction)
     return config
 
 

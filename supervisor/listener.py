@@ -205,7 +205,7 @@ class Connection:
                 tool, params = mcp.native_request(request.params)
                 try:
                     mcp.check_arguments(request.params)
-                    return mcp.tool_result(await self._routes.call(tool.method, params, scope))
+                    return mcp.tool_result(await self._routes.call(tool.method, params, scope), tool)
                 except BulkheadError as error:
                     return mcp.tool_failure(error)
 

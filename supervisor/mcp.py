@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from actors.errors import BulkheadError, InvalidParams
+from actors.redaction import RECALL_BEGIN, RECALL_END
 from supervisor.rpc import Id, Request, error_data, suggest
 
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -34,6 +35,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     to_params: Callable[[Arguments], Arguments]
     read_only: bool
     reports_progress: bool = False
+    recalls: bool = False
 
     def listed(self) -> dict[str, object]:
         """Return the tool as tools/list shows it."""
@@ -116,6 +118,7 @@ TOOLS: dict[str, Tool] = {
             method="memory.search",
             to_params=_search_params,
             read_only=True,
+            recalls=True,
         ),
         Tool(
             name="memory_get",
@@ -134,6 +137,7 @@ TOOLS: dict[str, Tool] = {
             method="memory.get",
             to_params=_as_it_is,
             read_only=True,
+            recalls=True,
         ),
         Tool(
             name="memory_store",
@@ -290,9 +294,15 @@ def check_arguments(raw: msgspec.Raw) -> None:
             raise InvalidParams(f"{tool.name}: argument {name!r} is missing")
 
 
-def tool_result(result: object) -> dict[str, object]:
-    """Wrap a native result: as text for every client, and as structured content for the newer ones."""
+def tool_result(result: object, tool: Tool) -> dict[str, object]:
+    """Wrap a native result: as text for every client, and as structured content for the newer ones.
+
+    What was recalled stands between the markers by which it is known when a host sends the conversation back to us.
+    """
     encoded = msgspec.json.encode(result)
+    if tool.recalls:
+        begin, end = msgspec.json.encode({"begin": RECALL_BEGIN}), msgspec.json.encode({"end": RECALL_END})
+        encoded = begin[:-1] + b"," + encoded[1:-1] + b"," + end[1:]
     return {
         "content": [{"type": "text", "text": encoded.decode()}],
         "structuredContent": msgspec.Raw(encoded),

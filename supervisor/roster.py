@@ -274,6 +274,7 @@ class Roster:
             searcher=config.searcher,
             embedding=config.embedding,
             backup=config.backup,
+            redaction=config.redaction,
             identity=self._identity,
             chaos=config.chaos.enabled,
             rebuilding=rebuilding,

@@ -5,6 +5,7 @@ is there already and says the same is `present`; what says something else stays,
 """
 
 import sqlite3
+from collections.abc import Callable
 
 import msgspec
 
@@ -41,7 +42,7 @@ _COLUMNS = (
 _SAID = ("tenant", "session_id", "type", "scope", "confidence", "parent_unit_id", "tags", "event_refs", "facts", "text")
 
 
-def export_units(connection: sqlite3.Connection, message: ExportUnits) -> Exported:
+def export_units(connection: sqlite3.Connection, message: ExportUnits, row_of: Callable[[UnitRow], bytes]) -> Exported:
     """Return a page of all versions of a tenant."""
     limit = rows_limit(message.limit)
     numbers = connection.execute(
@@ -49,7 +50,7 @@ def export_units(connection: sqlite3.Connection, message: ExportUnits) -> Export
         {"after": message.after, "tenant": message.tenant, "limit": limit + 1},
     ).fetchall()
     versions = (units.version_at(connection, core_seq) for (core_seq,) in numbers)
-    given = page((units.client_row(unit) for unit in versions if unit is not None), limit)
+    given = page((row_of(unit) for unit in versions if unit is not None), limit)
     last = numbers[given.count - 1][0] if given.count else message.after
     return Exported(rows=given.rows, count=given.count, last=last, more=given.more)
 
@@ -200,6 +201,5 @@ def _put_session(writing: Writing, tenant: str, row: SessionAsItWas) -> Outcome:
 
 SUBJECT = Subject(
     writes={ImportUnits: import_units, ImportSessions: import_sessions},
-    reads={ExportUnits: export_units},
     check=check,
 )

@@ -8,6 +8,7 @@ import msgspec
 from actors.core_writer import units
 from actors.messages.base import Candidate, Candidates
 from actors.messages.core_writer import SearchUnits
+from actors.redaction import Redactor, recall_text
 from actors.sql.database import Until
 from actors.sql.filters import where
 from actors.sql.keywords import Document, Hit, KeywordIndex, Question, Slice
@@ -62,6 +63,7 @@ def search_units(
     until: Until,
     slice_rows: int,
     snippet_chars_max: int,
+    redactor: Redactor,
 ) -> Candidates:
     """Answer a search, and name the units whose rows in a generation of `newer_than` are out of date."""
     latest = units.last_core_seq(connection)
@@ -74,13 +76,17 @@ def search_units(
     if condition is not None and terms and latest > message.newer_than:
         question = Question(terms, message.newer_than, _ROWS, condition, rows_limit(message.limit))
         hits, unseen = index.search(question, until=until, rows_per_slice=slice_rows)
-        found = [unit for hit in hits if (unit := _candidate(connection, hit, terms, snippet_chars_max)) is not None]
+        found = [
+            unit
+            for hit in hits
+            if (unit := _candidate(connection, hit, terms, snippet_chars_max, redactor)) is not None
+        ]
         behind = max(behind, unseen)
     return Candidates(found=found, latest=latest, behind=behind, changed=tuple(changed[:CHANGED_MAX]))
 
 
 def _candidate(
-    connection: sqlite3.Connection, hit: Hit, terms: Sequence[str], snippet_chars_max: int
+    connection: sqlite3.Connection, hit: Hit, terms: Sequence[str], snippet_chars_max: int, redactor: Redactor
 ) -> Candidate | None:
     unit = units.version_at(connection, hit.rowid)
     if unit is None:
@@ -90,7 +96,7 @@ def _candidate(
         corpus="units",
         version=unit.version,
         text_score=hit.score,
-        snippet=snippet(unit.text, terms, snippet_chars_max),
+        snippet=recall_text(redactor, snippet(unit.text, terms, snippet_chars_max), shown=True),
         ts=unit.updated_at,
         seq=unit.core_seq,
         session_id=unit.session_id,

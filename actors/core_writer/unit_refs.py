@@ -2,17 +2,17 @@
 
 import difflib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from actors.core_writer import units
-from actors.core_writer.subject import Subject
 from actors.core_writer.units import UnitRow
 from actors.errors import InvalidParams
 from actors.messages.base import Row, Rows
 from actors.messages.unit_refs import DiffUnit, UnitsOfEvent
-from actors.sql.rows import encode_row, page, raw_json, rows_limit
+from actors.redaction import Redactor, recall_json, recall_text
+from actors.sql.rows import encode_row, page, rows_limit
 
 # Comparing two long texts line by line takes seconds; people read shorter ones.
 DIFF_BYTES_MAX = 128 * 1024
@@ -44,13 +44,13 @@ def count_anew(connection: sqlite3.Connection) -> None:
     )
 
 
-def units_of_event(connection: sqlite3.Connection, message: UnitsOfEvent) -> Rows:
+def units_of_event(connection: sqlite3.Connection, message: UnitsOfEvent, row_of: Callable[[UnitRow], bytes]) -> Rows:
     """Return a page of the units that rest on an event."""
     limit = rows_limit(message.limit)
-    return page(map(units.client_row, _resting(connection, message, limit + 1)), limit)
+    return page(map(row_of, _resting(connection, message, limit + 1)), limit)
 
 
-def diff(connection: sqlite3.Connection, message: DiffUnit) -> Row:
+def diff(connection: sqlite3.Connection, message: DiffUnit, redactor: Redactor) -> Row:
     """Compare two versions: members that differ, and the texts as a unified diff. Raises NotFound, InvalidParams."""
     earlier = units.get_unit(connection, message.tenant, message.unit_id, message.from_version)
     later = units.get_unit(connection, message.tenant, message.unit_id, message.to_version)
@@ -68,14 +68,15 @@ def diff(connection: sqlite3.Connection, message: DiffUnit) -> Row:
         n=_CONTEXT_LINES,
         lineterm="",
     )
+    changed = [name for name in _MEMBERS if _differs(earlier, later, name)]
     return Row(
         row=encode_row(
             {
                 "unit_id": message.unit_id,
                 "from_version": earlier.version,
                 "to_version": later.version,
-                "changed": {name: _change(earlier, later, name) for name in _MEMBERS if _differs(earlier, later, name)},
-                "text": "\n".join(lines),
+                "changed": {name: _change(earlier, later, name, redactor) for name in changed},
+                "text": recall_text(redactor, "\n".join(lines), shown=False),
             }
         )
     )
@@ -111,9 +112,8 @@ def _differs(earlier: UnitRow, later: UnitRow, name: str) -> bool:
     return bool(one != other)
 
 
-def _change(earlier: UnitRow, later: UnitRow, name: str) -> dict[str, object]:
+def _change(earlier: UnitRow, later: UnitRow, name: str, redactor: Redactor) -> dict[str, object]:
     one, other = getattr(earlier, name), getattr(later, name)
-    return {"from": raw_json(one), "to": raw_json(other)} if name in _JSON else {"from": one, "to": other}
-
-
-SUBJECT = Subject(reads={UnitsOfEvent: units_of_event, DiffUnit: diff})
+    if name not in _JSON:
+        return {"from": one, "to": other}
+    return {"from": recall_json(redactor, one, shown=False), "to": recall_json(redactor, other, shown=False)}

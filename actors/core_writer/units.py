@@ -9,6 +9,7 @@ import msgspec
 from actors.core_writer.store import CORE_SEQ
 from actors.errors import Conflict, InvalidParams, NotFound
 from actors.messages.core_writer import PutUnit
+from actors.redaction import Redactor, recall_json, recall_text
 from actors.settings import CoreWriterSettings
 from actors.sql import meta
 from actors.sql.limits import check_id, check_ids, check_json, check_tags, check_text
@@ -292,8 +293,8 @@ def changed_after(connection: sqlite3.Connection, after: int, limit: int) -> lis
     return rows.fetchall()
 
 
-def client_row(unit: UnitRow) -> bytes:
-    """Return a version as JSON for clients."""
+def client_row(unit: UnitRow, redactor: Redactor, *, shown: bool = False) -> bytes:
+    """Return a version as JSON for clients, redacted again; `shown` when an agent or a person reads it."""
     return encode_row(
         {
             "unit_id": unit.unit_id,
@@ -302,12 +303,12 @@ def client_row(unit: UnitRow) -> bytes:
             "type": unit.type,
             "scope": unit.scope,
             "status": unit.status,
-            "text": unit.text,
-            "facts": raw_json(unit.facts),
+            "text": recall_text(redactor, unit.text, shown=shown),
+            "facts": recall_json(redactor, unit.facts, shown=shown),
             "event_refs": raw_json(unit.event_refs),
             "confidence": unit.confidence,
             "parent_unit_id": unit.parent_unit_id,
-            "tags": raw_json(unit.tags),
+            "tags": recall_json(redactor, unit.tags, shown=shown),
             "session_id": unit.session_id,
             "created_at": rfc3339(unit.created_at),
             "updated_at": rfc3339(unit.updated_at),

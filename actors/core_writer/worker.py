@@ -59,23 +59,26 @@ from actors.messages.core_writer import (
     UnitHistory,
     UnitIds,
 )
+from actors.messages.exporting import ExportUnits
+from actors.messages.unit_refs import DiffUnit, UnitsOfEvent
+from actors.redaction import Counts, Redactor
 from actors.settings import RoomSetup
 from actors.sql import adopting, backup_room, meta
 from actors.sql.database import Call, transaction
 from actors.sql.keywords import KeywordSource
 from actors.sql.limits import check_id, check_ids, check_json, check_text
 from actors.sql.restore import RestoreRoom
-from actors.sql.rows import page, page_msgpack, rows_limit
+from actors.sql.rows import page, page_msgpack, rows_limit, with_redacted
 from actors.sql.truth_room import Facts, TruthRoom
 from actors.sql.ulid import RANDOM_BYTES, UlidMaker
 
 _ROOM = "core_writer"
 _SLICE_ROWS = 64
 _PRUNE_ROWS = 256
+RowOf = Callable[[units.UnitRow], bytes]
 SUBJECTS: tuple[Subject, ...] = (
     claims.SUBJECT,
     approvals.SUBJECT,
-    unit_refs.SUBJECT,
     jobs.SUBJECT,
     summaries.SUBJECT,
     exporting.SUBJECT,
@@ -112,6 +115,9 @@ class CoreRoom(TruthRoom):
         ListUnitChanges: "read",
         ListSources: "read",
         CoreStatus: "read",
+        UnitsOfEvent: "read",
+        DiffUnit: "read",
+        ExportUnits: "read",
         **backing_up.LANES,
         **dict.fromkeys(_WRITERS, "write"),
         **dict.fromkeys(_READERS, "read"),
@@ -119,6 +125,7 @@ class CoreRoom(TruthRoom):
 
     def __init__(self, setup: RoomSetup) -> None:
         self._limits = setup.core_writer
+        self._redactor = Redactor(setup.redaction)
         super().__init__(
             setup,
             file_name=store.FILE_NAME,
@@ -170,7 +177,12 @@ class CoreRoom(TruthRoom):
         return self.verify(connection)
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
-        """Change something, in one transaction."""
+        """Change something, in one transaction. Whatever the message is, it is redacted first."""
+        counts: Counts = Counts()
+        answer = self._write(connection, self._redactor.message(message, counts), call)
+        return with_redacted(answer, counts) if counts and isinstance(answer, Row) else answer
+
+    def _write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         self._check(message)
         if (subject := _WRITERS.get(type(message))) is not None:
             return self._write_subject(connection, subject, message, call)
@@ -219,13 +231,6 @@ class CoreRoom(TruthRoom):
                 return Row(row=sessions.client_row(session))
             case ListSessions():
                 return _list_sessions(connection, message)
-            case GetUnit():
-                unit = units.get_unit(connection, message.tenant, message.unit_id, message.version)
-                return Row(row=units.client_row(unit))
-            case UnitHistory():
-                return _unit_history(connection, message)
-            case ListUnits():
-                return _list_units(connection, message)
             case SearchUnits():
                 return search_units(
                     connection,
@@ -234,6 +239,7 @@ class CoreRoom(TruthRoom):
                     until=self.answer_by(call),
                     slice_rows=self.slice_rows,
                     snippet_chars_max=self.setup.searcher.snippet_chars_max,
+                    redactor=self._redactor,
                 )
             case PageUnits():
                 return _page_units(connection, message)
@@ -245,6 +251,24 @@ class CoreRoom(TruthRoom):
                 return SourceRoots(sources=sources.list_sources(connection, message.tenant))
             case CoreStatus():
                 return self._status(connection)
+        return self._read_units(connection, message)
+
+    def _read_units(self, connection: Connection, message: Message) -> msgspec.Struct:
+        """Give units to clients, redacted again."""
+        match message:
+            case GetUnit():
+                unit = units.get_unit(connection, message.tenant, message.unit_id, message.version)
+                return Row(row=units.client_row(unit, self._redactor, shown=message.shown))
+            case UnitHistory():
+                return _unit_history(connection, message, self._unit_row)
+            case ListUnits():
+                return _list_units(connection, message, self._unit_row)
+            case UnitsOfEvent():
+                return unit_refs.units_of_event(connection, message, self._unit_row)
+            case DiffUnit():
+                return unit_refs.diff(connection, message, self._redactor)
+            case ExportUnits():
+                return exporting.export_units(connection, message, self._unit_row)
         raise AssertionError(f"not a message of a reading lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:
@@ -285,10 +309,13 @@ class CoreRoom(TruthRoom):
         summaries.note_activity(self._writing(connection, now), tenant, session_id)
         return sessions.client_row(session)
 
+    def _unit_row(self, unit: units.UnitRow) -> bytes:
+        return units.client_row(unit, self._redactor)
+
     def _put_unit(self, connection: Connection, unit: units.Prepared, now: int) -> bytes:
         written = units.put_unit(connection, unit, new_id=self._new_id(now), now=now)
         unit_refs.replace(connection, written)
-        return units.client_row(written)
+        return self._unit_row(written)
 
     def _add_source(self, connection: Connection, message: AddSource, now: int) -> bytes:
         root = sources.add_source(
@@ -382,7 +409,7 @@ def _list_sessions(connection: Connection, message: ListSessions) -> Rows:
     return page(map(sessions.client_row, sessions.list_sessions(connection, message, limit + 1)), limit)
 
 
-def _unit_history(connection: Connection, message: UnitHistory) -> Rows:
+def _unit_history(connection: Connection, message: UnitHistory, row_of: RowOf) -> Rows:
     limit = rows_limit(message.limit)
     rows = units.unit_history(
         connection,
@@ -391,10 +418,10 @@ def _unit_history(connection: Connection, message: UnitHistory) -> Rows:
         before_version=message.before_version,
         limit=limit + 1,
     )
-    return page(map(units.client_row, rows), limit)
+    return page(map(row_of, rows), limit)
 
 
-def _list_units(connection: Connection, message: ListUnits) -> Rows:
+def _list_units(connection: Connection, message: ListUnits, row_of: RowOf) -> Rows:
     limit = rows_limit(message.limit)
     rows = units.list_units(
         connection,
@@ -408,7 +435,7 @@ def _list_units(connection: Connection, message: ListUnits) -> Rows:
         until=message.until,
         limit=limit + 1,
     )
-    return page(map(units.client_row, rows), limit)
+    return page(map(row_of, rows), limit)
 
 
 def _page_units(connection: Connection, message: PageUnits) -> Rows:

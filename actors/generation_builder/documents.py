@@ -6,7 +6,7 @@ answer makes all notes of its root unreadable for this time (patience.py).
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from actors.generation import document_path
@@ -18,7 +18,8 @@ from actors.generation_builder.rows import TableRow, document_rows
 from actors.generation_builder.scan import Note, RootScan, Scan, absolute, is_offline
 from actors.generation_builder.skips import SkipList
 from actors.messages.core_writer import SourceRoot
-from actors.notes import NotText, encoding_of, open_note, segments
+from actors.notes import NotText, Segment, encoding_of, open_note, segments
+from actors.redaction import USUAL, LineRedactor, Redactor
 
 
 class Place(NamedTuple):
@@ -56,6 +57,7 @@ class DocumentReader:
         *,
         deferred: Collection[Key] = (),
         patience: Patience | None = None,
+        redactor: Redactor = USUAL,
     ) -> None:
         self.skipped = SkipList()
         self.held = SkipList()
@@ -64,6 +66,7 @@ class DocumentReader:
         self.files_done = 0
         self.held.extend(scan.held)
         self._limits = limits
+        self._redactor = redactor
         self._patience = Patience(PATIENCE_S) if patience is None else patience
         chosen: list[tuple[RootScan, Note]] = []
         for root in scan.roots:
@@ -91,7 +94,7 @@ class DocumentReader:
             file = self._patience.open(root.source.source_id, lambda: _open_inside(root.source, path))
             with file:
                 encoding = encoding_of(file, check)
-                chunks = chunk_markdown(segments(file, encoding), self._limits)
+                chunks = chunk_markdown(self._redacted(segments(file, encoding)), self._limits)
                 yield from document_rows(root.source, note.relative, note.mtime_ns // 1000, chunks)
         except LeadsOutside:
             self.skipped.add(path, skips.LINK_OUTSIDE, "leads out of the source since it was found")
@@ -103,6 +106,11 @@ class DocumentReader:
             self.skipped.add(path, skips.VANISHED, "was there when the source was scanned")
         except OSError as error:
             self._hold(root.source, note.relative, path, error)
+
+    def _redacted(self, lines: Iterable[Segment]) -> Iterator[Segment]:
+        """Yield the lines without their secrets: the note keeps them, a generation never has them."""
+        redactor = LineRedactor(self._redactor)
+        return (segment._replace(text=redactor.line(segment.text)) for segment in lines)
 
     def _hold(self, source: SourceRoot, relative: str, path: str, error: OSError) -> None:
         reason = skips.OFFLINE if is_offline(error) else skips.UNREADABLE

@@ -40,6 +40,7 @@ from actors.generation_builder.vectors import VectorBook, matrix
 from actors.messages.base import CORPORA, Corpus
 from actors.messages.builder_work import BeginBuild, BeginDelta, Staged
 from actors.messages.index import EmbeddingIdentity, GenerationRef, Skip
+from actors.redaction import USUAL, Redactor
 
 if TYPE_CHECKING:
     from actors.generation_builder.vectors import Matrix
@@ -63,6 +64,7 @@ class Draft:
         scratch: Path,
         known: Manifest | None = None,
         patience: Patience | None = None,
+        redactor: Redactor = USUAL,
     ) -> None:
         """Make the folder.
 
@@ -81,7 +83,9 @@ class Draft:
         self._limits = limits
         self._exact_values_max = exact_values_max
         only = None if self._delta is None else self._delta.to_read
-        self._documents = DocumentReader(scan, limits, only, deferred=self._deferred(), patience=patience)
+        self._documents = DocumentReader(
+            scan, limits, only, deferred=self._deferred(), patience=patience, redactor=redactor
+        )
         self._staging = self.folder / STAGING
         self._book: VectorBook | None = None
         self._fd: int | None = None  # of the folder

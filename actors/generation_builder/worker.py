@@ -71,6 +71,7 @@ from actors.messages.builder_work import (
 )
 from actors.messages.core_writer import SourceRoot
 from actors.messages.index import GenerationRef
+from actors.redaction import Redactor
 from actors.settings import RoomSetup
 
 BUILD, LOOK, WALK, VERIFY, ARCHIVE = "build", "look", "walk", "verify", "archive"
@@ -126,6 +127,7 @@ class GenerationBuilderRoom:
         self._scanned: Scan | None = None  # the last one, for a delta of the same digest
         self._retries = FileRetries(Patience(limits.root_hang_ms / 1000))
         self._scrub = Scrub(self._index)
+        self._redactor = Redactor(room.redaction)
         self._chunks = ChunkLimits(limits.chunk_tokens, limits.chunk_tokens_max)
         self._exact_values_max = limits.exact_values_max
         self._roots = Roots(scan_limits(limits), hang_s=limits.root_hang_ms / 1000)
@@ -316,6 +318,7 @@ class GenerationBuilderRoom:
             scratch=self._scratch,
             known=known,
             patience=self._patience,
+            redactor=self._redactor,
         )
 
     @contextmanager

@@ -134,10 +134,11 @@ class PutUnit(Message, frozen=True, kw_only=True):
 
 
 class GetUnit(Message, frozen=True, kw_only=True):
-    """Return a unit at `version`, or its latest."""
+    """Return a unit at `version`, or its latest. `shown`: for an agent, with hidden characters shown."""
 
     answer = Row
     unit_id: str
+    shown: bool = False
     version: int | None = None
     tenant: str = "default"
 

@@ -38,11 +38,15 @@ class EventDraft(Struct, frozen=True, kw_only=True):
 
 
 class Appended(Struct, frozen=True, kw_only=True):
-    """The acknowledgement of one event. `deduplicated`: it was there already and this is the first result."""
+    """The acknowledgement of one event. `deduplicated`: it was there already and this is the first result.
+
+    `redacted` says how many secrets of which kind were taken out of what was sent this time.
+    """
 
     event_id: str
     seq: int
     deduplicated: bool = False
+    redacted: dict[str, int] = {}
 
 
 class AppendResult(Struct, frozen=True, kw_only=True):
@@ -85,10 +89,11 @@ class AppendBatch(Message, frozen=True, kw_only=True):
 
 
 class GetEvent(Message, frozen=True, kw_only=True):
-    """Return one event; NotFound when there is none."""
+    """Return one event; NotFound when there is none. `shown`: for an agent, with hidden characters shown."""
 
     answer = Row
     event_id: str
+    shown: bool = False
     tenant: str = "default"
 
 

@@ -19,6 +19,8 @@ from actors.errors import InvalidParams, NotFound
 from actors.messages.core_writer import SourceRoot
 from actors.messages.searcher import ReadLines
 from actors.notes import NotText, encoding_of
+from actors.redaction import USUAL, Counts, Redactor, defuse
+from actors.text import visible
 
 BLOCK_BYTES = 1 << 20
 PATH_CHARS_MAX = 4096
@@ -48,7 +50,9 @@ class DocumentLines(msgspec.Struct, frozen=True, kw_only=True):
     next_from_line: int | None
 
 
-def read_lines(request: ReadLines, limits: DocumentLimits, check: Callable[[], None]) -> bytes:
+def read_lines(
+    request: ReadLines, limits: DocumentLimits, check: Callable[[], None], redactor: Redactor = USUAL
+) -> bytes:
     """Return the lines as JSON text (a DocumentLines).
 
     `check` is called after every block and raises when the work should stop. Raises InvalidParams for a path that
@@ -73,7 +77,7 @@ def read_lines(request: ReadLines, limits: DocumentLimits, check: Callable[[], N
         from_line=first,
         to_line=last,
         total_lines=page.total,
-        text=page.text(),
+        text=defuse(visible(redactor.text(page.text(), Counts(), lines=True))),
         truncated=page.cut or (more and (page.full or (capped and len(page.lines) == wanted))),
         next_from_line=last + 1 if more and page.lines else None,
     )

@@ -15,6 +15,7 @@ from typing import Literal
 from actors.errors import BulkheadError, EmbeddingUnavailable, Interrupted, InvalidParams
 from actors.messages.base import Candidate, SearchMode
 from actors.messages.searcher import Query, QueryResult
+from actors.redaction import USUAL, Redactor, recall_text
 from actors.searcher.query_vectors import EmbeddingLate, QueryVector, QueryVectors, from_bytes
 from actors.searcher.store import LIMIT_MAX, GenerationStore, OpenView, Question
 from actors.settings import SearcherSettings
@@ -46,6 +47,7 @@ class Searching:
         vectors: QueryVectors,
         settings: SearcherSettings,
         deadline_ns: int,
+        redactor: Redactor = USUAL,
     ) -> None:
         if len(query.query) > settings.query_chars_max:
             raise InvalidParams(
@@ -56,6 +58,7 @@ class Searching:
         self._store = store
         self._vectors = vectors
         self._settings = settings
+        self._redactor = redactor
         self._opened = store.get(query.view)
         self._terms = analyse_query(query.query)
         self._question = Question(
@@ -137,7 +140,8 @@ class Searching:
         """Cut a snippet; a row that is in both lists is cut once."""
         cut = self._snippets.get(text)
         if cut is None:
-            cut = self._snippets[text] = snippet(text, self._terms, self._settings.snippet_chars_max)
+            piece = snippet(text, self._terms, self._settings.snippet_chars_max)
+            cut = self._snippets[text] = recall_text(self._redactor, piece, shown=True)
         return cut
 
 

@@ -30,6 +30,7 @@ from actors.messages.searcher import (
     WarmUp,
 )
 from actors.priority import GENTLE_NICE, giving_way
+from actors.redaction import Redactor
 from actors.searcher.documents import DocumentLimits, read_lines, resolve_folder
 from actors.searcher.models import Models
 from actors.searcher.query_vectors import QueryVectors
@@ -45,6 +46,7 @@ class SearcherRoom:
     def __init__(self, setup: Setup) -> None:
         self._setup = msgspec.msgpack.decode(setup.settings, type=RoomSetup)
         self._settings = self._setup.searcher
+        self._redactor = Redactor(self._setup.redaction)
         self.lanes: Mapping[type[Message], str] = {
             Query: "search",
             ReadLines: "read",
@@ -67,7 +69,7 @@ class SearcherRoom:
             case Query():
                 return self._search(message, call)
             case ReadLines():
-                return Row(row=read_lines(message, self._document_limits(), call.check))
+                return Row(row=read_lines(message, self._document_limits(), call.check, self._redactor))
             case ResolveFolder():
                 return Folder(path=resolve_folder(message.path))
             case LoadGeneration():
@@ -100,6 +102,7 @@ class SearcherRoom:
             vectors=self._models.of(self._store.get(query.view).identity),
             settings=self._settings,
             deadline_ns=call.deadline_ns,
+            redactor=self._redactor,
         )
         return searching.run()
 

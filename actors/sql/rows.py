@@ -4,13 +4,13 @@ A page ends at its row limit or when it has grown to PAGE_BYTES_MAX, whichever c
 one row: a line of the protocol is at most 8 MiB, and a few large contents must not make a page that can't be sent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
 
 from actors.errors import InvalidParams
-from actors.messages.base import Rows
+from actors.messages.base import Row, Rows
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 PAGE_ROWS_MAX = 1000
@@ -34,6 +34,12 @@ def raw_json(text: str | None) -> msgspec.Raw | None:
 def encode_row(row: dict[str, object]) -> bytes:
     """Return a row as JSON."""
     return msgspec.json.encode(row)
+
+
+def with_redacted(row: Row, counts: Mapping[str, int]) -> Row:
+    """Return a row with one more member: how many secrets of which kind were taken out of what was sent."""
+    told = msgspec.json.encode(dict(sorted(counts.items())))
+    return Row(row=row.row.removesuffix(b"}") + (b"," if row.row != b"{}" else b"") + b'"redacted":' + told + b"}")
 
 
 def rows_limit(limit: int) -> int:

@@ -12,6 +12,7 @@ returns needs new indexes, so `ANALYSER_VERSION` is kept with them and raised wi
     keyword_query.py  terms to FTS5 and LanceDB
     code_like.py      is the question about code
     snippet.py        the piece to show
+    visible.py        hidden characters shown
     length.py         length in tokens
 """
 
@@ -23,6 +24,7 @@ from actors.text.keyword_query import FTS5_TOKENIZE, LANCE_TOKENIZE, fts5_match
 from actors.text.length import estimate_tokens
 from actors.text.scripts import is_mostly_unspaced
 from actors.text.snippet import snippet
+from actors.text.visible import visible
 
 __all__ = [
     "ANALYSER_VERSION",
@@ -39,4 +41,5 @@ __all__ = [
     "is_code_like",
     "is_mostly_unspaced",
     "snippet",
+    "visible",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from actors.errors import BulkheadError, Conflict, InvalidParams
 from actors.messages.transcript_appender import Appended, AppendEvents, AppendResult
+from actors.redaction import Redactor
 from actors.settings import TranscriptAppenderSettings
 from actors.sql import meta
 from actors.sql.database import Call, savepoint, transaction
@@ -28,8 +29,11 @@ class Appender:
     `earlier` are the segments before the one that is written to.
     """
 
-    def __init__(self, limits: TranscriptAppenderSettings, now_us: Callable[[], int], earlier: Shelf) -> None:
+    def __init__(
+        self, limits: TranscriptAppenderSettings, now_us: Callable[[], int], earlier: Shelf, redactor: Redactor
+    ) -> None:
         self._limits = limits
+        self._redactor = redactor
         self._now_us = now_us
         self._earlier = earlier
         self._window_us = limits.duplicate_window_s * _SECOND_US
@@ -75,7 +79,7 @@ class Appender:
 
     def _check(self, message: AppendEvents) -> list[Prepared] | InvalidParams:
         try:
-            return prepare(message, self._limits)
+            return prepare(message, self._limits, self._redactor)
         except InvalidParams as error:
             return error
 
@@ -99,7 +103,9 @@ class Appender:
             found = self._find(connection, tenant, event, ts)
             if found is not None:
                 self._remember(connection, tenant, event, found.seq)
-                results.append(Appended(event_id=found.event_id, seq=found.seq, deduplicated=True))
+                results.append(
+                    Appended(event_id=found.event_id, seq=found.seq, deduplicated=True, redacted=event.redacted)
+                )
                 continue
             appended = self._insert(connection, tenant, event, ts, arrived)
             results.append(appended)
@@ -149,7 +155,7 @@ class Appender:
         self._remember(connection, tenant, event, self._seq)
         if self._window_us and event.draft.event_id is None:
             store.remember_recent(connection, source_key(tenant, event), seq=self._seq, ts=ts, seen=arrived)
-        return Appended(event_id=event_id, seq=self._seq)
+        return Appended(event_id=event_id, seq=self._seq, redacted=event.redacted)
 
     @staticmethod
     def _remember(connection: sqlite3.Connection, tenant: str, event: Prepared, seq: int) -> None:

@@ -1,10 +1,11 @@
-"""From a client's event to one that can be stored: the limits, and what is derived from the content. Pure."""
+"""From a client's event to one that can be stored: without secrets, within the limits, with what is derived. Pure."""
 
 import hashlib
 from typing import NamedTuple
 
 from actors.errors import InvalidParams
 from actors.messages.transcript_appender import AppendEvents, EventDraft
+from actors.redaction import Counts, Redactor
 from actors.settings import TranscriptAppenderSettings
 from actors.sql.limits import check_ids, check_json, check_tags, check_text, check_ts
 
@@ -19,17 +20,18 @@ class Prepared(NamedTuple):
     content_hash: bytes
     tags: str
     meta: str | None
+    redacted: dict[str, int]
 
 
-def prepare(message: AppendEvents, limits: TranscriptAppenderSettings) -> list[Prepared]:
-    """Check every event of a message; raise InvalidParams for the first that is not acceptable."""
+def prepare(message: AppendEvents, limits: TranscriptAppenderSettings, redactor: Redactor) -> list[Prepared]:
+    """Redact and check every event of a message; raise InvalidParams for the first that is not acceptable."""
     if len(message.events) > limits.events_per_append_max:
         raise InvalidParams(
             f"append refused: {len(message.events)} events, the limit is {limits.events_per_append_max} "
             f"({_ROOM}.events_per_append_max)"
         )
     check_ids(_WHAT, {"tenant": message.tenant}, limits.id_chars_max, f"{_ROOM}.id_chars_max")
-    return [_prepare(draft, limits) for draft in message.events]
+    return [_prepare(draft, limits, redactor) for draft in message.events]
 
 
 def source_key(tenant: str, event: Prepared) -> bytes:
@@ -48,7 +50,9 @@ def key_of_source(content_hash: bytes, *source: str | None) -> bytes:
     return digest.digest()
 
 
-def _prepare(draft: EventDraft, limits: TranscriptAppenderSettings) -> Prepared:
+def _prepare(given: EventDraft, limits: TranscriptAppenderSettings, redactor: Redactor) -> Prepared:
+    counts = Counts()
+    draft = redactor.message(given, counts)
     ids = {
         "session_id": draft.session_id,
         "event_id": draft.event_id,
@@ -66,4 +70,5 @@ def _prepare(draft: EventDraft, limits: TranscriptAppenderSettings) -> Prepared:
         content_hash=hashlib.sha256(content).digest(),
         tags=check_tags(_WHAT, draft.tags, count_max=limits.tags_max, chars_max=limits.tag_chars_max, room=_ROOM),
         meta=check_json(_WHAT, "meta", draft.meta, limits.meta_bytes_max, f"{_ROOM}.meta_bytes_max"),
+        redacted=dict(sorted(counts.items())),
     )

@@ -29,6 +29,7 @@ from actors.messages.transcript_appender import (
     SessionsSince,
 )
 from actors.messages.unit_refs import PlaceEvents
+from actors.redaction import Redactor
 from actors.sql.rows import PAGE_BYTES_MAX, encode_row, page, rows_limit
 from actors.transcript_appender import archiving, sessions, store
 from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
@@ -61,11 +62,19 @@ class Place(NamedTuple):
 class Reading:
     """Reads of one lane. `active` gives the connection of the active segment."""
 
-    def __init__(self, book: Book, salvage: Salvage, shelf: Shelf, active: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        salvage: Salvage,
+        shelf: Shelf,
+        active: Callable[[], sqlite3.Connection],
+        redactor: Redactor,
+    ) -> None:
         self._book = book
         self._salvage = salvage
         self._shelf = shelf
         self._active = active
+        self._redactor = redactor
         self._sessions_at: tuple[int, ...] = ()
         self._sessions = 0
 
@@ -76,7 +85,7 @@ class Reading:
         self._wait(0, SEQ_MAX)
         for place in reversed(self.places()):
             for event in self.rows(place, lambda connection: _one(connection, message)):
-                return Row(row=store.client_row(event))
+                return Row(row=store.client_row(event, self._redactor, shown=message.shown))
         if (name := self._archive_with(message)) is not None:
             raise NotFound(
                 f"event {message.event_id!r} is archived, in {name}",
@@ -154,7 +163,7 @@ class Reading:
             )
 
         events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
-        found = page(map(store.client_row, _noted(events, seen)), limit)
+        found = page(map(self._client_row, _noted(events, seen)), limit)
         last = seen[found.count - 1] if found.more else SEQ_MAX
         return msgspec.structs.replace(found, degraded=self._missing(message, after + 1, last))
 
@@ -169,9 +178,12 @@ class Reading:
             )
 
         events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
-        found = page(map(store.client_row, _noted(events, seen)), limit, reverse=True)
+        found = page(map(self._client_row, _noted(events, seen)), limit, reverse=True)
         first = seen[found.count - 1] if found.more else 0
         return msgspec.structs.replace(found, degraded=self._missing(message, first, before - 1))
+
+    def _client_row(self, event: EventRow) -> bytes:
+        return store.client_row(event, self._redactor)
 
     # ------------------------------------------------------------ what other actors ask for
 
@@ -209,7 +221,7 @@ class Reading:
         size, last = 0, message.after
         for event in islice(chain.from_iterable(map(rows_of, places)), limit):
             if event.tenant == message.tenant:
-                row = store.client_row(event)
+                row = self._client_row(event)
                 if rows and size + len(row) > PAGE_BYTES_MAX:
                     break
                 rows.append(row)

@@ -11,6 +11,7 @@ from actors.child import StoreLost
 from actors.errors import StoreBroken
 from actors.messages.base import Candidate, Candidates
 from actors.messages.transcript_appender import SearchEvents
+from actors.redaction import Redactor, recall_text
 from actors.sql import keywords, meta
 from actors.sql.database import QUICK_CHECK_BYTES_MAX, Until, attach_reader, file_bytes
 from actors.sql.filters import where
@@ -193,6 +194,7 @@ def search_events(
     until: Until,
     slice_rows: int,
     snippet_chars_max: int,
+    redactor: Redactor,
 ) -> Candidates:
     """Answer a search; what the index can't reach in time is counted as behind."""
     condition = where(message.filters, message.tenant, "events")
@@ -203,7 +205,7 @@ def search_events(
     if condition is not None and terms and latest > message.newer_than:
         question = Question(terms, message.newer_than, _rows_of(_ACTIVE), condition, rows_limit(message.limit))
         hits, missing = index.search(question, until=until, rows_per_slice=slice_rows)
-        found = [_candidate(reading, hit, terms, snippet_chars_max) for hit in hits]
+        found = [_candidate(reading, hit, terms, snippet_chars_max, redactor) for hit in hits]
         behind = reading.count_between(latest - missing, latest) if missing else 0
     return Candidates(
         found=[candidate for candidate in found if candidate is not None],
@@ -215,7 +217,9 @@ def search_events(
     )
 
 
-def _candidate(reading: Reading, hit: Hit, terms: Sequence[str], snippet_chars_max: int) -> Candidate | None:
+def _candidate(
+    reading: Reading, hit: Hit, terms: Sequence[str], snippet_chars_max: int, redactor: Redactor
+) -> Candidate | None:
     event = reading.event_at(hit.rowid)
     if event is None:
         return None
@@ -223,7 +227,7 @@ def _candidate(reading: Reading, hit: Hit, terms: Sequence[str], snippet_chars_m
         id=event.event_id,
         corpus="events",
         text_score=hit.score,
-        snippet=snippet(event.content, terms, snippet_chars_max),
+        snippet=recall_text(redactor, snippet(event.content, terms, snippet_chars_max), shown=True),
         ts=event.ts,
         seq=event.seq,
         session_id=event.session_id,

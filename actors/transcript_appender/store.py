@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from actors.redaction import Redactor, recall_json, recall_text
 from actors.settings import TranscriptAppenderSettings
 from actors.sql.database import FileKind, read_schema
-from actors.sql.rows import encode_row, raw_json, rfc3339
+from actors.sql.rows import encode_row, rfc3339
 from actors.transcript_appender.drafts import Prepared
 
 # Names in the table `meta`: the last time that was given; the first seq of the segment (absent: 1); whether the file
@@ -311,8 +312,8 @@ def event_at(connection: sqlite3.Connection, seq: int) -> EventRow | None:
     return None if row is None else EventRow(*row)
 
 
-def client_row(event: EventRow) -> bytes:
-    """Return an event as JSON for clients."""
+def client_row(event: EventRow, redactor: Redactor, *, shown: bool = False) -> bytes:
+    """Return an event as JSON for clients, redacted again; `shown` when an agent or a person reads it."""
     return encode_row(
         {
             "event_id": event.event_id,
@@ -323,12 +324,12 @@ def client_row(event: EventRow) -> bytes:
             "session_id": event.session_id,
             "channel": event.channel,
             "project": event.project,
-            "content": event.content,
+            "content": recall_text(redactor, event.content, shown=shown),
             "content_hash": event.content_hash.hex(),
-            "tags": raw_json(event.tags),
+            "tags": recall_json(redactor, event.tags, shown=shown),
             "trace_id": event.trace_id,
             "request_id": event.request_id,
-            "meta": raw_json(event.meta),
+            "meta": recall_json(redactor, event.meta, shown=shown),
             "scope": event.scope,
         }
     )

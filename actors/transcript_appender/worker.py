@@ -31,6 +31,7 @@ from actors.messages.transcript_appender import (
     TranscriptStatus,
 )
 from actors.messages.unit_refs import PlaceEvents
+from actors.redaction import Redactor
 from actors.settings import RoomSetup
 from actors.sql import backup_room, swap
 from actors.sql.database import (
@@ -92,16 +93,17 @@ class TranscriptRoom(TruthRoom):
 
     def __init__(self, setup: RoomSetup) -> None:
         limits = setup.transcript_appender
+        redactor = self._redactor = Redactor(setup.redaction)
         kind = store.file_kind(limits)
         self._book = Book(Path(setup.directory))
         self._salvage = Salvage(self._book, kind)
         self._written = Shelf(self._book, self._salvage, kind, raw=True)
         self._read = Shelf(self._book, self._salvage, kind)
         self._searched = Shelf(self._book, self._salvage, kind)
-        self.segments = Reading(self._book, self._salvage, self._read, self.reader)
-        self._search = Reading(self._book, self._salvage, self._searched, self.search_reader)
+        self.segments = Reading(self._book, self._salvage, self._read, self.reader, redactor)
+        self._search = Reading(self._book, self._salvage, self._searched, self.search_reader, redactor)
+        self._appender = Appender(limits, _now_us, self._written, redactor)
         self._backup = backup_room.BackupRoom(setup)
-        self._appender = Appender(limits, _now_us, self._written)
         self._shelves = {"write": self._written, "read": self._read, "search": self._searched}
         self._rotate_at = 0.0
         super().__init__(
@@ -298,6 +300,7 @@ class TranscriptRoom(TruthRoom):
                     until=self.answer_by(call),
                     slice_rows=self.slice_rows,
                     snippet_chars_max=self.setup.searcher.snippet_chars_max,
+                    redactor=self._redactor,
                 )
             case PageEvents():
                 return self.segments.page_events(message)

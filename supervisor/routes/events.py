@@ -45,6 +45,7 @@ async def _append(routes: Routes, events: tuple[EventDraft, ...], wait: bool, sc
             "durability": "fsync",
             # Under an id of ours it can only have met itself, after a death that hid the first answer.
             "deduplicated": each.deduplicated and each.event_id not in ours,
+            **({"redacted": each.redacted} if each.redacted else {}),
         }
         for each in answer.results
     ]

@@ -96,8 +96,10 @@ async def event_or_unit(routes: Routes, item_id: str, scope: Scope) -> tuple[Cor
             failures.append(error)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, "transcript_appender", "events", GetEvent(event_id=item_id, tenant=scope.tenant))
-        nursery.start_soon(ask, "core_writer", "units", GetUnit(unit_id=item_id, tenant=scope.tenant))
+        nursery.start_soon(
+            ask, "transcript_appender", "events", GetEvent(event_id=item_id, tenant=scope.tenant, shown=True)
+        )
+        nursery.start_soon(ask, "core_writer", "units", GetUnit(unit_id=item_id, tenant=scope.tenant, shown=True))
     if not found and failures:
         raise failures[0]
     return found[0] if found else None

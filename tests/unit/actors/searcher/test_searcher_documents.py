@@ -155,7 +155,7 @@ def test_a_line_longer_than_the_limit_is_cut_between_characters(root: Path, read
 def test_odd_bytes_become_text(root: Path, read: Read) -> None:
     (root / "n.md").write_bytes(b"\xef\xbb\xbfcaf\xe9\r\n\x00end\xff")
     page = read("n.md")
-    assert page.text == "caf\ufffd\n\x00end\ufffd" and page.total_lines == 2
+    assert page.text == "caf\ufffd\n⟨U+0000⟩end\ufffd" and page.total_lines == 2
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "gb18030", "utf-8-sig"])
