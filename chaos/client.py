@@ -150,7 +150,7 @@ async def open_socket(path: str) -> AsyncIterator[Client]:
 
 def environment(data: Path) -> dict[str, str]:
     """Return the environment for what is started on a data directory; its children inherit the mark."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), FAMILY: str(data)}
+    return {**os.environ, "PYTHONPATH": str(ROOT), FAMILY: str(data), "XDG_STATE_HOME": str(data.parent / "state")}
 
 
 @asynccontextmanager

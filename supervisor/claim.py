@@ -46,6 +46,7 @@ class Claim:
             self.lock_fd = self._take_lock()
             self._refuse_half_restored()  # that may have begun before the lock was ours
             self.identity = self._identity()
+            self._remember()
             self.socket_path = paths.socket_path(str(data))
             self.socket = self._listen()
             self._write_lock()
@@ -110,6 +111,7 @@ class Claim:
                 "a backup, its content is also in core.db (table meta)",
                 exit_codes.CANNOT_CREATE,
             )
+        self._refuse_emptied()
         identity = str(uuid.uuid4())
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", encoding="ascii") as file:
@@ -123,6 +125,29 @@ class Claim:
         finally:
             os.close(folder)
         return identity
+
+    def _refuse_emptied(self) -> None:
+        """Refuse to begin a memory where there has been one: the disk may not be mounted, or the files moved away."""
+        note = Path(paths.known_path(str(self.data)))
+        try:
+            known = note.read_text(encoding="utf-8").split("\n")[0]
+        except (OSError, UnicodeDecodeError):
+            return
+        raise Refused(
+            f"data directory {str(self.data)!r} held a memory (identity {known[:36]!r}) and is empty now: is its disk "
+            f"mounted? To begin an empty one, delete {str(note)!r}; to restore a backup: bulkhead restore",
+            exit_codes.CANNOT_CREATE,
+        )
+
+    def _remember(self) -> None:
+        """Note that there is a memory here. Best effort: without the note only an emptied directory goes unnoticed."""
+        note = Path(paths.known_path(str(self.data)))
+        with contextlib.suppress(OSError):
+            if not note.exists() or note.read_text(encoding="utf-8").split("\n")[0] != self.identity:
+                note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                temporary = note.with_name(f"{note.name}.{os.getpid()}.tmp")
+                temporary.write_text(f"{self.identity}\n{self.data}\n", encoding="utf-8")
+                temporary.replace(note)
 
     def _listen(self) -> socket.socket:
         """Bind the socket. Under the lock a socket file that is there is a dead daemon's, and may go."""

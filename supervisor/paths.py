@@ -82,6 +82,15 @@ def advertised_socket(data: str) -> str | None:
     return path if os.path.basename(path) == _socket_name(data) else None
 
 
+def known_path(data: str) -> str:
+    """Return the note that says that there has been a memory in this data directory. It lies outside of it, as it must
+    be there when the directory is empty or not mounted."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.local/state")
+    return os.path.join(base, APPLICATION, "known", _socket_name(data).removesuffix(".sock"))
+
+
 def daemon_stderr_path(data: str) -> str:
     """Return the file that takes what a daemon started in the background writes to stdout and stderr."""
     return os.path.join(data, LOGS, DAEMON_STDERR)

@@ -276,9 +276,19 @@ _IDS = ("event_id", "unit_id", "session_id", "path")
 
 
 def _put_sources(client: Client, rows: list[Row]) -> list[str]:
-    for row in rows:
+    return [_put_source(client, row) for row in rows]
+
+
+def _put_source(client: Client, row: Row) -> str:
+    """Add a folder of notes; on another machine it may well not be there, which is said and stops nothing."""
+    try:
         ask(client, "source.add", {"path": row.get("path"), "name": row.get("name")}, DEADLINE_S)
-    return ["imported"] * len(rows)
+    except RequestFailed as error:
+        if error.retryable:
+            raise
+        note(f"bulkhead: source not added: {error}")
+        return "absent"
+    return "imported"
 
 
 def _put_sessions(client: Client, rows: list[Row]) -> list[str]:
