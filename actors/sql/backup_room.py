@@ -26,8 +26,8 @@ class BackupRoom:
     """What a room needs to copy itself. Used on the lane `backup`; `stop` from any other."""
 
     def __init__(self, setup: RoomSetup) -> None:
+        self.folder = BackupFolder(_folder_of(setup))
         data = Path(setup.directory).parent
-        self.folder = BackupFolder(Path(setup.backup.directory) if setup.backup.directory else data / FOLDER)
         self.archives = Path(setup.archive_directory) if setup.archive_directory else data / "archives"
         self._free_bytes_min = setup.backup.free_bytes_min
         self._stopped = threading.Event()
@@ -66,6 +66,13 @@ class BackupRoom:
                 "(config: backup.free_bytes_min)",
                 hint="free space, keep fewer backups, or set backup.directory to another disk",
             )
+
+
+def _folder_of(setup: RoomSetup) -> Path:
+    """Return where the backups are; elsewhere each data directory has a folder of its own."""
+    if setup.backup.directory:
+        return Path(setup.backup.directory) / (setup.identity or "unnamed")
+    return Path(setup.directory).parent / FOLDER
 
 
 @contextmanager

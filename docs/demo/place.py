@@ -36,6 +36,7 @@ class Place:
             **os.environ,
             "BULKHEAD_DATA": str(self.data),
             "XDG_RUNTIME_DIR": str(runtime),
+            "XDG_STATE_HOME": str(self.root / "state"),
             "PYTHONUTF8": "1",
         }
         self.environment.pop("BULKHEAD_CONFIG", None)

@@ -240,7 +240,7 @@ def test_backups_may_be_kept_elsewhere(tmp_path: Path) -> None:
     elsewhere = tmp_path / "other disk"
     with truth(tmp_path / "data", directory=str(elsewhere)) as (units, events):
         told = made(units, events)
-        assert (elsewhere / told["backup"] / "MANIFEST.json").is_file()
+        assert (elsewhere / "mine" / told["backup"] / "MANIFEST.json").is_file()
         assert not (tmp_path / "data" / "backups").exists()
 
 
