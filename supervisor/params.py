@@ -20,7 +20,6 @@ FreeForm = msgspec.Raw
 ABSENT = msgspec.Raw(b"null")
 Deadline = Annotated[int, msgspec.Meta(ge=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1)]
-INTEGER_MAX = 2**63 - 1  # what a message and a column hold
 TEN_YEARS_MS = 315_360_000_000
 
 
@@ -254,7 +253,7 @@ class JobAdd(Params, frozen=True, kw_only=True):
 
     kind: JobKind
     payload: FreeForm = ABSENT
-    priority: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
+    priority: int = 0
     not_before: Time | None = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0, le=TEN_YEARS_MS)] | None = None
     key: Name | None = None
@@ -266,9 +265,9 @@ class JobLease(Params, frozen=True, kw_only=True):
     """job.lease"""
 
     kinds: Annotated[list[JobKind], msgspec.Meta(min_length=1)]
-    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] | None = None
+    lease_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
     worker: Name | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] = 1
+    limit: Annotated[int, msgspec.Meta(ge=1)] = 1
     request_id: Name | None = None
 
 
@@ -276,15 +275,15 @@ class JobRenew(Params, frozen=True, kw_only=True):
     """job.renew"""
 
     job_id: Name
-    token: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] | None = None
+    token: Annotated[int, msgspec.Meta(ge=1)]
+    lease_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class JobComplete(Params, frozen=True, kw_only=True):
     """job.complete"""
 
     job_id: Name
-    token: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+    token: Annotated[int, msgspec.Meta(ge=1)]
     result: FreeForm = ABSENT
     request_id: Name | None = None
 
@@ -293,9 +292,9 @@ class JobFail(Params, frozen=True, kw_only=True):
     """job.fail"""
 
     job_id: Name
-    token: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+    token: Annotated[int, msgspec.Meta(ge=1)]
     error: Text
-    retry_after_ms: Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)] | None = None
+    retry_after_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
     permanent: bool = False
     request_id: Name | None = None
 
@@ -315,8 +314,8 @@ class JobChange(JobRef, frozen=True, kw_only=True):
 class JobList(Params, frozen=True, kw_only=True):
     """job.list"""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] = 50
-    before: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1)] = 50
+    before: Annotated[int, msgspec.Meta(ge=1)] | None = None
     kind: JobKind | None = None
     status: JobStatus | None = None
 

@@ -22,6 +22,7 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 RESCUE_BYTES_MAX = 256 * 1024
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 DEPTH_MAX = 100
 # A client's line may be 8 MiB. What Python code walks through, or what an error message repeats, is bounded here:
 # the loop must not stand still for one client.
@@ -157,7 +158,7 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `([^`]*)`")
 def decode_params(raw: msgspec.Raw, kind: type[Params], method: str) -> Params:
     """Decode parameters strictly; a refusal names the member, and for an unknown one the nearest known."""
     try:
-        return msgspec.json.decode(raw if bytes(raw) else b"{}", type=kind)
+        params = msgspec.json.decode(raw if bytes(raw) else b"{}", type=kind)
     except msgspec.ValidationError as error:
         text = str(error)
         match = _UNKNOWN.match(text)
@@ -167,6 +168,22 @@ def decode_params(raw: msgspec.Raw, kind: type[Params], method: str) -> Params:
         raise InvalidParams(f"{method}: {text}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidParams(f"{method}: parameters are not readable: {error}") from error
+    if (field := _too_large(params)) is not None:
+        raise InvalidParams(f"{method}: {field} is a whole number beyond 64 bits, which nothing here can hold")
+    return params
+
+
+def _too_large(params: msgspec.Struct) -> str | None:
+    """Return which member is a whole number that neither a column nor a message can hold, also of rows in a list."""
+    for name in params.__struct_fields__:
+        value = getattr(params, name)
+        if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+            return name
+        rows = value if isinstance(value, list | tuple) else (value,)
+        for row in rows:
+            if isinstance(row, msgspec.Struct) and (inside := _too_large(row)) is not None:
+                return f"{name}.{inside}"
+    return None
 
 
 def free_form(raw: msgspec.Raw, field: str, *, bytes_max: int, key: str) -> dict[str, object] | None:
@@ -197,6 +214,8 @@ def check_depth(value: Nested, field: str) -> Nested:
         seen += len(level)
         if seen > VALUES_MAX:
             raise InvalidParams(f"{field}: holds more than {VALUES_MAX} values")
+        if any(isinstance(each, int) and not INTEGER_MIN <= each <= INTEGER_MAX for each in level):
+            raise InvalidParams(f"{field}: holds a whole number beyond 64 bits; send it as text")
         if not level:
             return value
     raise InvalidParams(f"{field}: nested more than {DEPTH_MAX} levels deep")
