@@ -40,6 +40,7 @@ FORMAT = 2
 POINTER_BYTES_MAX = 4096  # we write 40; a file that is larger is not ours, however large it is
 PENDING_RECORD_BYTES_MAX = 64 * 1024 * 1024
 _NAME = re.compile(r"^gen-(\d{6,})$")
+_ANY_NAME = re.compile(r"^gen-(\d{6,})(?:[-.].*)?$")
 _DELTA_NAME = re.compile(r"^gen-(\d{6,})-d(\d{4,})$")
 
 # The columns of every table (`events`, `units`, `documents`), so that one reader serves all three. (id, part) is
@@ -238,6 +239,11 @@ def doomed_path(index: Path, number: int, delta: int | None = None) -> Path:
 def sealed_numbers(index: Path) -> list[int]:
     """Return the numbers of the sealed generations on disk, ascending."""
     return sorted(int(match[1]) for name in _folders(index) if (match := _NAME.match(name)))
+
+
+def count_until(index: Path, number: int) -> int:
+    """Return how many folders there are of generations up to a number: sealed, being built or being deleted."""
+    return sum((match := _ANY_NAME.match(name)) is not None and int(match[1]) <= number for name in _folders(index))
 
 
 def sealed_deltas(index: Path) -> list[tuple[int, int]]:

@@ -43,6 +43,14 @@ class DiskNotice(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None  # why the last look brought nothing; the level is the one from before
 
 
+class ForgetNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """What core_writer makes known of forgetting. Who answers from a copy of the truth heeds it before each answer."""
+
+    orders: int = 0  # counted when their tombstones can be read; since the daemon started
+    purge_until: int = 0  # generations up to this number must not stay
+    look: int = 0  # which look at them is wanted
+
+
 class EmbeddingNotice(msgspec.Struct, frozen=True, kw_only=True):
     """How the background embedding is doing. `state`: off, idle, running, paused, waiting (provider away)."""
 
@@ -116,6 +124,9 @@ class BuilderNotice(msgspec.Struct, frozen=True, kw_only=True):
     builds_published: int = 0  # the number of the last one that serves or has served; a successor does not count
     builds_ended: tuple[BuildEnd, ...] = ()  # the last of them, in the order of their ends
     asked: str | None = None  # why a build is to begin at once; of the next number
+    purge_look: int = 0  # the last look for generations that must not stay: of which wish,
+    purge_until: int = 0  # for which of them,
+    purge_left: int = 0  # and how many folders it found
     cancelled: bool = False  # the last build was; none is made by itself until the truth moves
     last_error: str | None = None
     # Invariant: counted before a build starts, so that a build that kills its worker counts as well.

@@ -355,6 +355,40 @@ class MemoryGet(Params, frozen=True, kw_only=True):
     lines: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
+class ForgetFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`filter` of memory.forget."""
+
+    session_id: Name | None = None
+    source: Name | None = None
+    before: Time | None = None
+    kinds: list[EventKind] = []
+    tags: list[Name] = []
+
+
+class MemoryForget(Params, frozen=True, kw_only=True):
+    """memory.forget"""
+
+    ids: list[Name] | None = None
+    filter: ForgetFilter | None = None
+    everything_of_tenant: bool = False
+    reason: Text
+    dry_run: bool = False
+    request_id: Name | None = None
+
+
+class MemoryForgetStatus(Params, frozen=True, kw_only=True):
+    """memory.forget_status"""
+
+    forget_id: Name
+
+
+class MemoryForgetList(Params, frozen=True, kw_only=True):
+    """memory.forget_list"""
+
+    limit: Limit = 50
+    before: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 class SourceAdd(Params, frozen=True, kw_only=True):
     """source.add"""
 

@@ -16,7 +16,7 @@ from actors.embedding import resolve_identity
 from actors.generation_builder import actor as generation_builder
 from actors.mailbox import Mailbox
 from actors.messages.generation_builder import TruthAdvanced
-from actors.notices import BuilderNotice, DiskNotice, SearchActivity, SearcherNotice
+from actors.notices import BuilderNotice, DiskNotice, ForgetNotice, SearchActivity, SearcherNotice
 from actors.quarantine import Quarantine
 from actors.searcher import actor as searcher
 from actors.settings import RoomSetup
@@ -39,6 +39,7 @@ class Boards:
         self.searcher = Board(SearcherNotice())
         self.searching = Board(SearchActivity())
         self.disk = Board(DiskNotice())
+        self.forgetting = Board(ForgetNotice())
 
 
 class Roster:
@@ -87,7 +88,9 @@ class Roster:
         spec = self._sqlite_worker("core_writer")
         return self._actor(
             "core_writer",
-            make=lambda house: core_writer.CoreWriter(house, spec),
+            make=lambda house: core_writer.CoreWriter(
+                house, spec, forgetting=self._boards.forgetting, index=self._boards.builder
+            ),
             mailbox=lambda: Mailbox(
                 "core_writer",
                 count_max=limits.core_writer_messages,
@@ -131,6 +134,7 @@ class Roster:
                 index=self._boards.builder,
                 board=self._boards.searcher,
                 searching=self._boards.searching,
+                forgetting=self._boards.forgetting,
                 index_directory=self._data / "generation_builder",
             ),
             outlives_workers=True,
@@ -179,6 +183,7 @@ class Roster:
                 board=self._boards.builder,
                 searching=self._boards.searching,
                 disk=self._boards.disk,
+                forgetting=self._boards.forgetting,
             ),
             mailbox=lambda: Mailbox(
                 "generation_builder",

@@ -6,7 +6,9 @@ the transcript). So core pulls: on a hint, and on every beat in case a hint was 
 
 import trio
 
-from actors.actor import BACKUP_TRAY, SEARCH_TRAY, House
+from actors.actor import BACKUP_TRAY, SEARCH_TRAY, Board, House
+from actors.core_writer.forgetter import Forgetter
+from actors.envelope import Envelope
 from actors.errors import BulkheadError
 from actors.mailbox import CONTROL_TRAY, deadline_after
 from actors.messages import approvals, claims, unit_refs
@@ -35,8 +37,20 @@ from actors.messages.core_writer import (
     UnitHistory,
 )
 from actors.messages.exporting import ExportUnits
+from actors.messages.forgetting import (
+    CountForgettable,
+    ForgetMemory,
+    GetForget,
+    ListForgets,
+    ListOpenForgets,
+    ListTombstones,
+    LookForForgotten,
+    ProveForgotten,
+    ScourKeywords,
+)
 from actors.messages.jobs import GetJob, ListJobs
 from actors.messages.transcript_appender import SessionPage, SessionsSince
+from actors.notices import BuilderNotice, ForgetNotice
 from actors.truth_actor import TruthActor, is_order
 from actors.worker import WorkerSpec
 
@@ -57,8 +71,15 @@ READS = (
     GetJob,
     ListJobs,
     ExportUnits,
+    CountForgettable,
+    ListOpenForgets,
+    ListTombstones,
+    LookForForgotten,
+    GetForget,
+    ListForgets,
 )
 BACKUPS = (BeginBackup, BackUp, FinishBackup, DropBackup, ListBackups, VerifyBackup, StopBackUp)
+FORGET_TRAY = "forget"  # it asks others, so that nothing waits behind it
 SYNC_EVERY_S = 5.0
 SYNC_PAGE = 500
 SYNC_DEADLINE_S = 5.0
@@ -68,7 +89,9 @@ def tray_of(message: Message) -> str:
     """Sort reads from writes, so that a read never queues behind a commit; and commands from both."""
     if is_order(message):
         return CONTROL_TRAY
-    if isinstance(message, SearchUnits):
+    if isinstance(message, ForgetMemory | ProveForgotten):
+        return FORGET_TRAY
+    if isinstance(message, SearchUnits | ScourKeywords):
         return SEARCH_TRAY
     if isinstance(message, BACKUPS):
         return BACKUP_TRAY
@@ -78,14 +101,34 @@ def tray_of(message: Message) -> str:
 class CoreWriter(TruthActor):
     """One incarnation of core_writer."""
 
-    READ_TRAYS = ("read", SEARCH_TRAY, BACKUP_TRAY)
+    READ_TRAYS = ("read", SEARCH_TRAY, FORGET_TRAY, BACKUP_TRAY)
 
-    def __init__(self, house: House, spec: WorkerSpec) -> None:
+    def __init__(
+        self, house: House, spec: WorkerSpec, *, forgetting: Board[ForgetNotice], index: Board[BuilderNotice]
+    ) -> None:
         super().__init__(house, spec)
         self._cursor: int | None = None
+        self._forgetter = Forgetter(house, self.work, forgetting, index)
+
+    async def relay(self, envelope: Envelope) -> None:
+        """Pass an envelope to the worker, and what takes more than one room to the forgetter."""
+        match envelope.message:
+            case ForgetMemory() as message:
+                answer = await self._forgetter.forget(message, deadline_ns=envelope.deadline_ns)
+            case ProveForgotten() as message:
+                answer = await self._forgetter.prove(message, deadline_ns=envelope.deadline_ns)
+            case _:
+                await super().relay(envelope)
+                return
+        self.house.mailbox.finish(envelope, answer)
 
     async def beat(self) -> None:
-        """Adopt new sessions from the transcript every few seconds."""
+        """Adopt new sessions from the transcript every few seconds, and carry out orders to forget."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_sessions)
+            nursery.start_soon(self._forgetter.run)
+
+    async def _keep_sessions(self) -> None:
         while True:
             try:
                 if self.quarantined is None:

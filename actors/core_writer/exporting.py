@@ -46,7 +46,12 @@ def export_units(connection: sqlite3.Connection, message: ExportUnits, row_of: C
     """Return a page of all versions of a tenant."""
     limit = rows_limit(message.limit)
     numbers = connection.execute(
-        "SELECT core_seq FROM units WHERE core_seq > :after AND tenant = :tenant ORDER BY core_seq LIMIT :limit",
+        f"""
+        SELECT core_seq FROM units
+        WHERE core_seq > :after AND tenant = :tenant AND {units.NOT_HIDDEN}
+        ORDER BY core_seq
+        LIMIT :limit
+        """,
         {"after": message.after, "tenant": message.tenant, "limit": limit + 1},
     ).fetchall()
     versions = (units.version_at(connection, core_seq) for (core_seq,) in numbers)

@@ -61,7 +61,18 @@ def prune(connection: sqlite3.Connection, kept: int, rows_max: int) -> int:
 
 def _kept(connection: sqlite3.Connection, tenant: str, request_id: str) -> tuple[str, bytes] | None:
     row = connection.execute(
-        "SELECT method, result FROM requests WHERE tenant = :tenant AND request_id = :request_id",
+        """
+        SELECT method, CASE
+            WHEN EXISTS (
+                SELECT 1 FROM tombstones AS d
+                WHERE d.corpus = 'units' AND d.id = json_extract(requests.result, '$.unit_id')
+            )
+            THEN json_object('unit_id', json_extract(result, '$.unit_id'), 'status', 'forgotten')
+            ELSE result
+        END
+        FROM requests
+        WHERE tenant = :tenant AND request_id = :request_id
+        """,
         {"tenant": tenant, "request_id": request_id},
     ).fetchone()
     return None if row is None else (row[0], row[1].encode())

@@ -10,7 +10,7 @@ FILE_NAME = "core.db"
 # What each version of the schema added, as files of this folder. A released one is never changed.
 VERSIONS: tuple[tuple[str, ...], ...] = (
     ("schema.sql",),
-    ("claims.sql", "approvals.sql", "archived_sessions.sql", "unit_refs.sql", "jobs.sql"),
+    ("claims.sql", "approvals.sql", "archived_sessions.sql", "unit_refs.sql", "jobs.sql", "forgets.sql"),
 )
 CORE_SEQ = "core_seq"
 CORE_SEQ_FLOOR = "core_seq_floor"

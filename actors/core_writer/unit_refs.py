@@ -23,7 +23,7 @@ _JSON = ("tags", "event_refs", "facts")
 
 def replace(connection: sqlite3.Connection, unit: UnitRow) -> None:
     """Note what the latest version of a unit rests on, in the place of what the one before did."""
-    connection.execute("DELETE FROM unit_refs WHERE unit_id = :unit_id", {"unit_id": unit.unit_id})
+    drop(connection, unit.unit_id)
     connection.execute(
         """
         INSERT OR IGNORE INTO unit_refs (tenant, event_id, unit_id)
@@ -31,6 +31,11 @@ def replace(connection: sqlite3.Connection, unit: UnitRow) -> None:
         """,
         {"tenant": unit.tenant, "unit_id": unit.unit_id, "event_refs": unit.event_refs},
     )
+
+
+def drop(connection: sqlite3.Connection, unit_id: str) -> None:
+    """Forget what a unit rests on."""
+    connection.execute("DELETE FROM unit_refs WHERE unit_id = :unit_id", {"unit_id": unit_id})
 
 
 def count_anew(connection: sqlite3.Connection) -> None:

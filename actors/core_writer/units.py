@@ -17,6 +17,14 @@ from actors.sql.rows import encode_row, raw_json, rfc3339
 
 _ROOM = "core_writer"
 _WHAT = "unit.put"
+FORGOTTEN = "forgotten"
+# Versions of units that nobody may be answered with. Every statement for a client has it in its condition.
+NOT_HIDDEN = """
+    NOT EXISTS (
+        SELECT 1 FROM units AS last
+        WHERE last.unit_id = units.unit_id AND last.latest = 1 AND last.status = 'forgotten'
+    )
+"""
 _COLUMNS = (
     "core_seq, unit_id, version, latest, tenant, session_id, type, scope, status, confidence, parent_unit_id,"
     " created_at, updated_at, tags, event_refs, facts, text"
@@ -87,6 +95,8 @@ def put_unit(connection: sqlite3.Connection, unit: Prepared, *, new_id: str, now
     last = _latest(connection, unit_id)
     if last is not None and last.tenant != message.tenant:
         raise Conflict(f"unit.put refused: unit_id {unit_id!r} is not available", hint="choose another one")
+    if last is not None and last.status == FORGOTTEN:
+        raise Conflict(f"unit.put refused: unit {unit_id!r} was forgotten", hint="choose another unit_id")
     version = 0 if last is None else last.version
     if message.expected_version is not None and message.expected_version != version:
         raise Conflict(
@@ -118,6 +128,40 @@ def put_unit(connection: sqlite3.Connection, unit: Prepared, *, new_id: str, now
     return row
 
 
+def bury_unit(connection: sqlite3.Connection, core_seq: int, *, now: int) -> None:
+    """Put a version without content in the place of the latest one, which has this core_seq."""
+    last = version_at(connection, core_seq)
+    assert last is not None and last.latest, "only what is the latest version can be replaced"
+    _supersede(connection, core_seq)
+    buried = last._replace(
+        core_seq=meta.count_up(connection, CORE_SEQ),
+        version=last.version + 1,
+        status=FORGOTTEN,
+        confidence=None,
+        parent_unit_id=None,
+        session_id=None,
+        updated_at=max(now, last.updated_at + 1),
+        tags="[]",
+        event_refs="[]",
+        facts=None,
+        text="",
+    )
+    _insert(connection, buried)
+
+
+def erase_unit(connection: sqlite3.Connection, unit_id: str) -> None:
+    """Remove the content of all versions of a forgotten unit; that they existed stays known."""
+    connection.execute(
+        """
+        UPDATE units
+        SET text = '', facts = NULL, tags = '[]', event_refs = '[]', confidence = NULL, parent_unit_id = NULL,
+            session_id = NULL
+        WHERE unit_id = :unit_id
+        """,
+        {"unit_id": unit_id},
+    )
+
+
 def get_unit(connection: sqlite3.Connection, tenant: str, unit_id: str, version: int | None) -> UnitRow:
     """Return a version of a unit, or its latest; raises NotFound."""
     row = connection.execute(
@@ -125,6 +169,7 @@ def get_unit(connection: sqlite3.Connection, tenant: str, unit_id: str, version:
         SELECT {_COLUMNS}
         FROM units
         WHERE unit_id = :unit_id AND tenant = :tenant AND (version = :version OR :version IS NULL AND latest = 1)
+            AND {NOT_HIDDEN}
         """,
         {"unit_id": unit_id, "tenant": tenant, "version": version},
     ).fetchone()
@@ -141,7 +186,7 @@ def unit_history(
         f"""
         SELECT {_COLUMNS}
         FROM units
-        WHERE unit_id = :unit_id AND tenant = :tenant AND version < :before_version
+        WHERE unit_id = :unit_id AND tenant = :tenant AND version < :before_version AND {NOT_HIDDEN}
         ORDER BY version DESC
         LIMIT :limit
         """,
@@ -176,7 +221,7 @@ def list_units(
         f"""
         SELECT {_COLUMNS}
         FROM units
-        WHERE latest = 1 AND tenant = :tenant AND core_seq < :before_core_seq
+        WHERE latest = 1 AND tenant = :tenant AND core_seq < :before_core_seq AND status <> 'forgotten'
             AND (:type IS NULL OR type = :type)
             AND (:scope IS NULL OR scope = :scope)
             AND (:status IS NULL OR status = :status)

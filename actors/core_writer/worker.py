@@ -15,6 +15,7 @@ from actors.core_writer import (
     backing_up,
     claims,
     exporting,
+    forgetting,
     jobs,
     requests,
     sessions,
@@ -60,11 +61,12 @@ from actors.messages.core_writer import (
     UnitIds,
 )
 from actors.messages.exporting import ExportUnits
+from actors.messages.forgetting import ForgetSlice, ScourKeywords, ScourWal
 from actors.messages.unit_refs import DiffUnit, UnitsOfEvent
 from actors.redaction import Counts, Redactor
 from actors.settings import RoomSetup
 from actors.sql import adopting, backup_room, meta
-from actors.sql.database import Call, transaction
+from actors.sql.database import Call, checkpoint, transaction
 from actors.sql.keywords import KeywordSource
 from actors.sql.limits import check_id, check_ids, check_json, check_text
 from actors.sql.restore import RestoreRoom
@@ -82,6 +84,7 @@ SUBJECTS: tuple[Subject, ...] = (
     jobs.SUBJECT,
     summaries.SUBJECT,
     exporting.SUBJECT,
+    forgetting.SUBJECT,
 )
 _WRITERS = {kind: subject for subject in SUBJECTS for kind in subject.writes}
 _READERS = {kind: subject for subject in SUBJECTS for kind in subject.reads}
@@ -119,6 +122,8 @@ class CoreRoom(TruthRoom):
         DiffUnit: "read",
         ExportUnits: "read",
         **backing_up.LANES,
+        ScourKeywords: "search",
+        ScourWal: "write",
         **dict.fromkeys(_WRITERS, "write"),
         **dict.fromkeys(_READERS, "read"),
     }
@@ -184,6 +189,9 @@ class CoreRoom(TruthRoom):
 
     def _write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         self._check(message)
+        if isinstance(message, ScourWal):
+            left = not checkpoint(connection, "TRUNCATE")
+            return ForgetSlice(rows=int(left), more=left, waits=left)
         if (subject := _WRITERS.get(type(message))) is not None:
             return self._write_subject(connection, subject, message, call)
         unit = units.prepare(message, self._limits) if isinstance(message, PutUnit) else None
@@ -241,16 +249,14 @@ class CoreRoom(TruthRoom):
                     snippet_chars_max=self.setup.searcher.snippet_chars_max,
                     redactor=self._redactor,
                 )
-            case PageUnits():
-                return _page_units(connection, message)
-            case ListChangedUnits():
-                return _changed_units(connection, message)
-            case ListUnitChanges():
-                return _unit_changes(connection, message)
+            case PageUnits() | ListChangedUnits() | ListUnitChanges():
+                return _for_builder(connection, message)
             case ListSources():
                 return SourceRoots(sources=sources.list_sources(connection, message.tenant))
             case CoreStatus():
                 return self._status(connection)
+            case ScourKeywords():
+                return ForgetSlice(rows=0, more=self.index.scour(self.answer_by(call)))
         return self._read_units(connection, message)
 
     def _read_units(self, connection: Connection, message: Message) -> msgspec.Struct:
@@ -436,6 +442,18 @@ def _list_units(connection: Connection, message: ListUnits, row_of: RowOf) -> Ro
         limit=limit + 1,
     )
     return page(map(row_of, rows), limit)
+
+
+def _for_builder(
+    connection: Connection, message: PageUnits | ListChangedUnits | ListUnitChanges
+) -> Rows | UnitIds | UnitChanges:
+    match message:
+        case PageUnits():
+            return _page_units(connection, message)
+        case ListChangedUnits():
+            return _changed_units(connection, message)
+        case ListUnitChanges():
+            return _unit_changes(connection, message)
 
 
 def _page_units(connection: Connection, message: PageUnits) -> Rows:

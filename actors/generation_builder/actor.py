@@ -34,6 +34,7 @@ from actors.generation_builder.embedding import EmbedBehind
 from actors.generation_builder.looking import Lookout
 from actors.generation_builder.pace import STAGES
 from actors.generation_builder.publishing import Publisher, behind
+from actors.generation_builder.purging import Purging
 from actors.generation_builder.rebuilding import ENDS_KEPT, Rebuilds
 from actors.generation_builder.scrubbing import Scrubber
 from actors.generation_builder.seat import Seat, hard_limit, keep_below
@@ -57,7 +58,7 @@ from actors.messages.generation_builder import (
     VerifyIndex,
 )
 from actors.messages.index import BuildEnd
-from actors.notices import BuilderNotice, DiskLevel, DiskNotice, SearchActivity
+from actors.notices import BuilderNotice, DiskLevel, DiskNotice, ForgetNotice, SearchActivity
 from actors.settings import EmbeddingSettings, GenerationBuilderSettings
 from actors.worker import WorkerSpec
 
@@ -87,7 +88,9 @@ class GenerationBuilder:
         board: Board[BuilderNotice],
         searching: Board[SearchActivity],
         disk: Board[DiskNotice],
+        forgetting: Board[ForgetNotice],
     ) -> None:
+        self._forgetting = forgetting
         self.house = house
         self.board = board
         self.limits = limits
@@ -185,6 +188,7 @@ class GenerationBuilder:
         )
         nursery.start_soon(self._heed_disk, desk, wishes, publisher, rebuilds)
         nursery.start_soon(publisher.offer)
+        nursery.start_soon(Purging(desk, wishes, publisher, self._forgetting).run)
         tasks = (
             commands.run,
             lookout.run,

@@ -70,6 +70,7 @@ from actors.messages.builder_work import (
     WriteTable,
 )
 from actors.messages.core_writer import SourceRoot
+from actors.messages.forgetting import CountGenerations, ForgetSlice
 from actors.messages.index import GenerationRef
 from actors.redaction import Redactor
 from actors.settings import RoomSetup
@@ -79,7 +80,9 @@ NICE_VERIFY = 19
 # How long a scan waits for walks that get on: a tree that takes longer is told when it is done.
 WALK_S = 2.0
 
-Looking = ScanSources | ProbeIndex | VerifyGeneration | SampleView | ScrubSlice | CountInView | FindInView
+Looking = (
+    ScanSources | ProbeIndex | VerifyGeneration | SampleView | ScrubSlice | CountInView | FindInView | CountGenerations
+)
 
 
 class GenerationBuilderRoom:
@@ -101,6 +104,7 @@ class GenerationBuilderRoom:
         SealGeneration: BUILD,
         FlipGeneration: BUILD,
         RetireGenerations: BUILD,
+        CountGenerations: LOOK,
         AbandonBuild: BUILD,
         ProbeIndex: LOOK,
         KeepModelChange: BUILD,
@@ -216,6 +220,8 @@ class GenerationBuilderRoom:
                 return ViewItems(message.view, self._scan_known(message.sources, call)).count(message)
             case FindInView():
                 return ViewItems(message.view, self._scan_known(message.sources, call)).find(message)
+            case CountGenerations():
+                return ForgetSlice(rows=generations.count_until(self._index, message.until), more=False)
             case ProbeIndex():
                 shelf.probe(self._index, message.generation, message.delta)
                 return Done()

@@ -7,6 +7,7 @@ import msgspec
 from actors.messages.archives import ArchiveWork
 from actors.messages.base import Corpus, Done, Message, Struct, WatchMode
 from actors.messages.core_writer import SourceRoot
+from actors.messages.forgetting import CountGenerations
 from actors.messages.generation_builder import ItemState
 from actors.messages.index import Comparison, Covers, EmbeddingIdentity, GenerationRef, Items, Skip, ViewSample
 
@@ -421,6 +422,7 @@ GenerationBuilderWork = (
     | SealGeneration
     | FlipGeneration
     | RetireGenerations
+    | CountGenerations
     | AbandonBuild
     | ProbeIndex
     | VerifyGeneration

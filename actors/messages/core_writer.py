@@ -28,6 +28,7 @@ from actors.messages.base import (
 )
 from actors.messages.claims import ClaimMessage
 from actors.messages.exporting import ExportUnits, ImportSessions, ImportUnits
+from actors.messages.forgetting import ForgetMessage
 from actors.messages.jobs import JobMessage
 from actors.messages.unit_refs import UnitRefMessage
 
@@ -351,4 +352,5 @@ CoreWriterMessage = (
     | ExportUnits
     | ImportUnits
     | ImportSessions
+    | ForgetMessage
 )

@@ -16,6 +16,7 @@ from actors.messages.base import (
 )
 from actors.messages.core_writer import RestoreTruth, SessionActivity
 from actors.messages.exporting import ExportEvents
+from actors.messages.forgetting import TranscriptForgetMessage
 from actors.messages.unit_refs import PlaceEvents
 
 
@@ -182,4 +183,5 @@ TranscriptAppenderMessage = (
     | BackUp
     | StopBackUp
     | ExportEvents
+    | TranscriptForgetMessage
 )

@@ -49,7 +49,7 @@ from actors.messages.searcher import (
     TryView,
 )
 from actors.messages.transcript_appender import SearchEvents
-from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
+from actors.notices import BuilderNotice, ForgetNotice, SearchActivity, SearcherNotice
 from actors.searcher.asking import Asker, Inquiry, NobodyServes, NoTurn
 from actors.searcher.blame import Case
 from actors.searcher.comparing import RECENT, TOP, Hit, Pairing
@@ -67,6 +67,7 @@ from actors.searcher.ranking import (
     weight_for,
 )
 from actors.searcher.reply import Quality, encode_reply
+from actors.searcher.tombstones import DETAIL, UNKNOWN, Forgotten
 from actors.searcher.truth import Owners, Truth
 from actors.searcher.trying import try_view
 from actors.settings import EmbeddingSettings, SearcherSettings
@@ -118,6 +119,7 @@ class Searcher:
         board: Board[SearcherNotice],
         searching: Board[SearchActivity],
         index_directory: Path,
+        forgetting: Board[ForgetNotice],
     ) -> None:
         self.house = house
         self.limits = limits
@@ -133,6 +135,7 @@ class Searcher:
         self._pool = Pool(house, spec, self._pair, limits=limits, suspect=self._report)
         self._leases = Leases()
         self._owners = Owners(house)
+        self._forgotten = Forgotten(house, forgetting)
         self._serving: GenerationRef | None = None
         self._prepared: int | None = None  # the view that was opened last before it was published
         self._searches = 0
@@ -143,10 +146,12 @@ class Searcher:
     async def run(self) -> None:
         """Serve at once by keyword; the workers come up beside that."""
         self._serve_generation(self.index.notice.serving)
+        await self._forgotten.start()
         self.house.ready()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._asker.run)
             nursery.start_soon(self._owners.run)
+            nursery.start_soon(self._forgotten.run)
             nursery.start_soon(self._pool.run)
             nursery.start_soon(self._follow_index)
             nursery.start_soon(self._close_unread)
@@ -289,7 +294,7 @@ class Searcher:
     async def _search(self, message: Search, deadline_ns: int, client: int) -> SearchAnswer:
         began = time.monotonic()
         self._searches += 1
-        serving = self._serving
+        serving = self._serving if await self._forgotten.is_known() else None
         lease = self._leases.acquire()
         self._note_activity(+1)
         try:
@@ -300,6 +305,9 @@ class Searcher:
                 self._leases.release(lease)
         if message.mode != "keyword":
             self._recent.append(message)
+        if gathered.result is not None and not await self._forgotten.is_known():
+            gathered.result = None  # forgotten while this was searched for
+            gathered.degraded.append((UNKNOWN, DETAIL))
         ranked, mode = self._rank(message, gathered, serving)
         if gathered.degraded:
             self._degraded += 1
@@ -325,7 +333,9 @@ class Searcher:
         the CPU is needed for those whose turn it is.
         """
         gathered = Gathered()
-        if serving is None:
+        if serving is None and self._serving is not None:
+            gathered.degraded.append((UNKNOWN, DETAIL))
+        elif serving is None:
             self._note_no_generation(message, gathered)
         else:
             newest = (serving.covers.event_seq, serving.covers.core_seq)
@@ -552,8 +562,8 @@ class Searcher:
         changed = gathered.truth.units.changed if gathered.truth.units is not None else ()
         result = gathered.result
         mode: SearchMode = result.mode if result is not None else "keyword"
-        text = merge_overlay(result.text if result is not None else (), overlay, changed)
-        near = mask(result.vector, changed) if result is not None else []
+        text = self._forgotten.without(merge_overlay(result.text if result is not None else (), overlay, changed))
+        near = self._forgotten.without(mask(result.vector, changed) if result is not None else [])
         weight = weight_for(message.query, self.limits, mode=mode, provider=self._provider(serving))
         if mode == "hybrid":
             weight *= _coverage(serving)

@@ -595,11 +595,13 @@ def _name(error: sqlite3.Error) -> str:
 def checkpoint(connection: sqlite3.Connection, mode: Literal["PASSIVE", "TRUNCATE"]) -> bool:
     """Copy the WAL into the file; PASSIVE waits for nobody. Returns whether all of it was copied.
 
+    Of attached files nothing is copied: each has a writer of its own.
+
     Only the writer of the file may do so (StoreLost otherwise): two that copy and commit at once is what the WAL-reset
     bug needs.
     """
     _require_writer(connection)
-    busy, log, copied = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+    busy, log, copied = connection.execute(f"PRAGMA main.wal_checkpoint({mode})").fetchone()
     return bool(busy == 0 and log == copied)
 
 

@@ -34,6 +34,7 @@ from actors.sql.database import (
     FileKind,
     Until,
     attach_reader,
+    checkpoint,
     file_bytes,
     open_writer,
     remove_database,
@@ -53,6 +54,7 @@ _INTEGRITY_BYTES_MAX = 8 * 1024 * 1024
 # What one posting of a term costs a search, and what it costs to count it: for choosing terms that fit the time.
 _POSTING_NS = 3000
 _COUNT_NS = 100
+_MERGE_PAGES = 64  # about 10 ms
 
 KIND = FileKind(
     name="keyword index",
@@ -155,6 +157,7 @@ class KeywordIndex:
         self._retry_at = 0.0
         self._tend_at = 0.0
         self._damages: list[float] = []
+        self._merging = False
 
     @property
     def cursor(self) -> int:
@@ -219,6 +222,50 @@ class KeywordIndex:
             return False
         self._cursor = part.cursor
         return True
+
+    def remove(self, documents: Sequence[Document], until: Until) -> int:
+        """Take rows out, given the terms with which they were put in; return how many were in it.
+
+        Raises what the file does: a row that is forgotten is not out before this says so.
+        """
+        database = self._usable()
+        if database is None:
+            raise StoreBusy("rows not taken out: the keyword index can't be used at the moment")
+        with database.during(until, "keyword index failed") as connection, transaction(connection, until):
+            removed = [document for document in documents if _is_indexed(connection, document.rowid)]
+            _take_out(connection, removed)
+            meta.write(connection, "documents", meta.read_counter(connection, "documents") - len(removed))
+        return len(removed)
+
+    def holds(self, rowids: Sequence[int]) -> list[int]:
+        """Return which of these rows are in the index."""
+        database = self._usable()
+        if database is None:
+            raise StoreBusy("not known: the keyword index can't be used at the moment")
+        return [rowid for rowid in rowids if _is_indexed(database.connection, rowid)]
+
+    def discard(self) -> None:
+        """Delete the file and begin a new one: it holds words that can't be taken out any more."""
+        self.close()
+        self._cursor = 0
+        self._remove()
+
+    def scour(self, until: Until) -> bool:
+        """Merge some of the index, so that what was taken out leaves the file; return whether there is more to do.
+
+        FTS5 notes what is taken out beside what was put in, until a merge of all brings the two together.
+        """
+        database = self._usable()
+        if database is None:
+            return True
+        with database.during(until, "keyword index failed") as connection:
+            before = connection.total_changes
+            with transaction(connection, until):
+                # A negative number gathers everything into one structure first, a positive one goes on with that.
+                pages = _MERGE_PAGES if self._merging else -_MERGE_PAGES
+                connection.execute("INSERT INTO keywords (keywords, rank) VALUES ('merge', ?)", (pages,))
+            self._merging = connection.total_changes - before >= 2
+            return self._merging or not checkpoint(connection, "TRUNCATE")
 
     def find(self, question: Question, until: Until) -> Found:
         """Find the rows that hold any of the terms and fulfil the condition, the best first, the newer of equals first.
@@ -377,10 +424,7 @@ def _probe(connection: sqlite3.Connection, size: int) -> None:
 
 def _write_slice(connection: sqlite3.Connection, part: Slice) -> None:
     removed = [document for document in part.removed if _is_indexed(connection, document.rowid)]
-    for document in removed:
-        connection.execute(
-            "INSERT INTO keywords (keywords, rowid, terms) VALUES ('delete', :rowid, :terms)", document._asdict()
-        )
+    _take_out(connection, removed)
     for document in part.added:
         connection.execute("INSERT INTO keywords (rowid, terms) VALUES (:rowid, :terms)", document._asdict())
     documents = meta.read_counter(connection, "documents")
@@ -388,6 +432,13 @@ def _write_slice(connection: sqlite3.Connection, part: Slice) -> None:
     meta.write(connection, "cursor", part.cursor)
     meta.write(connection, "mark", part.mark)
     meta.write(connection, "seal", _seal(part.cursor, part.mark))
+
+
+def _take_out(connection: sqlite3.Connection, documents: Sequence[Document]) -> None:
+    for document in documents:
+        connection.execute(
+            "INSERT INTO keywords (keywords, rowid, terms) VALUES ('delete', :rowid, :terms)", document._asdict()
+        )
 
 
 def _is_indexed(connection: sqlite3.Connection, rowid: int) -> bool:

@@ -90,7 +90,7 @@ def info(book: Book, segment: Segment, last_seq: int | None) -> SegmentInfo:
     )
 
 
-def find(connection: sqlite3.Connection, message: FindArchived, limit: int) -> Iterator[EventRow]:
+def find(connection: sqlite3.Connection, message: FindArchived) -> Iterator[EventRow]:
     """Yield events of one list, ascending by seq."""
     conditions, parameters = ["tenant = :tenant", "seq > :after_seq"], dict[str, str | int]()
     wanted: tuple[tuple[str, str, str | int | None], ...] = (
@@ -106,8 +106,8 @@ def find(connection: sqlite3.Connection, message: FindArchived, limit: int) -> I
             conditions.append(condition)
             parameters[name] = value
     rows = connection.execute(
-        f"SELECT {store.COLUMNS} FROM events WHERE {' AND '.join(conditions)} ORDER BY seq LIMIT :limit",
-        {"tenant": message.tenant, "after_seq": message.after_seq, "limit": limit, **parameters},
+        f"SELECT {store.COLUMNS} FROM events WHERE {' AND '.join(conditions)} ORDER BY seq",
+        {"tenant": message.tenant, "after_seq": message.after_seq, **parameters},
     )
     return (EventRow(*row) for row in rows)
 

@@ -9,6 +9,7 @@ the answer.
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from actors.redaction import Redactor
 from actors.sql.rows import PAGE_BYTES_MAX, encode_row, page, rows_limit
 from actors.transcript_appender import archiving, sessions, store
 from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
+from actors.transcript_appender.hidden import Hidden, erased
 from actors.transcript_appender.salvage import Salvage
 from actors.transcript_appender.shelf import Part, Shelf, overlaps
 from actors.transcript_appender.soundness import is_sound
@@ -68,13 +70,16 @@ class Reading:
         salvage: Salvage,
         shelf: Shelf,
         active: Callable[[], sqlite3.Connection],
+        *,
         redactor: Redactor,
+        hidden: Hidden,
     ) -> None:
         self._book = book
         self._salvage = salvage
         self._shelf = shelf
         self._active = active
         self._redactor = redactor
+        self.hidden = hidden
         self._sessions_at: tuple[int, ...] = ()
         self._sessions = 0
 
@@ -85,7 +90,8 @@ class Reading:
         self._wait(0, SEQ_MAX)
         for place in reversed(self.places()):
             for event in self.rows(place, lambda connection: _one(connection, message)):
-                return Row(row=store.client_row(event, self._redactor, shown=message.shown))
+                if not self.hidden.hides(event):
+                    return Row(row=store.client_row(event, self._redactor, shown=message.shown))
         if (name := self._archive_with(message)) is not None:
             raise NotFound(
                 f"event {message.event_id!r} is archived, in {name}",
@@ -103,12 +109,14 @@ class Reading:
         message = GetEvent(event_id=event_id, tenant=tenant)
         for place in reversed(self.places()):
             for event in self.rows(place, lambda connection: _one(connection, message)):
-                return store.placed_row(event, "present")
+                if not self.hidden.hides(event):
+                    return store.placed_row(event, "present")
         for part in self._shelf.parts():
             if part.is_archived and part.database is not None:
                 with self._shelf.watched(part):
-                    if (found := store.get_event(part.database.connection, tenant, event_id)) is not None:
-                        return store.placed_row(found, "archived")
+                    found = store.get_event(part.database.connection, tenant, event_id)
+                if found is not None and not self.hidden.hides(found):
+                    return store.placed_row(found, "archived")
         return encode_row({"event_id": event_id, "state": "missing"})
 
     def find_archived(self, message: FindArchived) -> Rows:
@@ -119,8 +127,11 @@ class Reading:
             if not part.is_archived or part.database is None or part.last <= message.after_seq:
                 continue
             with self._shelf.watched(part):
-                found = archiving.find(part.database.connection, message, limit + 1 - len(rows))
-                rows += [archiving.archived_row(event, part.segment.archive) for event in found]
+                for event in archiving.find(part.database.connection, message):
+                    if not self.hidden.hides(event):
+                        rows.append(archiving.archived_row(event, part.segment.archive))
+                    if len(rows) > limit:
+                        break
             if len(rows) > limit:
                 break
         return page(rows, limit)
@@ -135,7 +146,7 @@ class Reading:
         rows: list[msgspec.Raw] = []
         size, last_seq, more = 0, message.after, False
         for event in self.rows(place, lambda each: store.events_between(each, message.after, part.last, limit + 1)):
-            row = store.whole_row(event)
+            row = store.whole_row(erased(event) if self.hidden.hides(event) else event)
             if len(rows) == limit or (rows and size + len(row) > message.bytes_max):
                 more = True
                 break
@@ -158,8 +169,11 @@ class Reading:
         places = [place for place in self.places() if place.last > after]
 
         def rows_of(place: Place) -> Iterator[EventRow]:
-            return self.rows(
-                place, lambda each: store.session_after(each, message.tenant, message.session_id, after, limit + 1)
+            return self._shown(
+                place,
+                lambda each, seq: store.session_after(each, message.tenant, message.session_id, seq, limit + 1),
+                start=after,
+                rows_max=limit + 1,
             )
 
         events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
@@ -173,8 +187,11 @@ class Reading:
         places = [place for place in reversed(self.places()) if place.first < before]
 
         def rows_of(place: Place) -> Iterator[EventRow]:
-            return self.rows(
-                place, lambda each: store.session_before(each, message.tenant, message.session_id, before, limit + 1)
+            return self._shown(
+                place,
+                lambda each, seq: store.session_before(each, message.tenant, message.session_id, seq, limit + 1),
+                start=before,
+                rows_max=limit + 1,
             )
 
         events = islice(chain.from_iterable(map(rows_of, places)), limit + 1)
@@ -199,12 +216,15 @@ class Reading:
         rows: list[msgspec.Raw] = []
         size, last_seq = 0, message.after
         for event in islice(chain.from_iterable(map(rows_of, places)), limit):
+            if self.hidden.hides(event):
+                last_seq = event.seq
+                continue
             row = store.builder_row(event)
             if rows and size + len(row) > message.bytes_max:
                 break
             rows.append(msgspec.Raw(row))
             size, last_seq = size + len(row), event.seq
-        more = last_seq < min(message.until, self.last_seq()) if rows else False
+        more = last_seq < min(message.until, self.last_seq()) if last_seq > message.after else False
         return EventPage(rows=msgspec.msgpack.encode(rows), count=len(rows), last_seq=last_seq, more=more)
 
     def export_events(self, message: ExportEvents) -> Exported:
@@ -220,7 +240,7 @@ class Reading:
         rows: list[bytes] = []
         size, last = 0, message.after
         for event in islice(chain.from_iterable(map(rows_of, places)), limit):
-            if event.tenant == message.tenant:
+            if event.tenant == message.tenant and not self.hidden.hides(event):
                 row = self._client_row(event)
                 if rows and size + len(row) > PAGE_BYTES_MAX:
                     break
@@ -235,7 +255,7 @@ class Reading:
         limit = rows_limit(message.limit)
         found: list[SessionActivity] = []
         for place in self.places():
-            connection = _summary(place)
+            connection = summary(place)
             if place.last <= message.cursor:
                 continue
             if place.part is not None and place.part.position > max(place.first, message.cursor + 1):
@@ -287,7 +307,7 @@ class Reading:
 
     def count_sessions(self) -> int:
         """Return how many sessions there are."""
-        connections = [each for each in map(_summary, self.places()) if each is not None]
+        connections = [each for each in map(summary, self.places()) if each is not None]
         counts = tuple(map(sessions.count_sessions, connections))
         if len(counts) > 1 and counts != self._sessions_at:
             # A session may go on in a later segment; the names are compared only when their number has changed.
@@ -333,6 +353,23 @@ class Reading:
             else:
                 yield from self._checked(place, query(place.connection))
 
+    def _shown(
+        self,
+        place: Place,
+        query: Callable[[sqlite3.Connection, int], Iterable[EventRow]],
+        *,
+        start: int,
+        rows_max: int,
+    ) -> Iterator[EventRow]:
+        """Yield rows that are not hidden, asking for the next ones as long as there may be any."""
+        found = rows_max
+        while found == rows_max:
+            found = 0
+            for event in self.rows(place, partial(_after, query, start)):
+                found, start = found + 1, event.seq
+                if not self.hidden.hides(event):
+                    yield event
+
     def _checked(self, place: Place, rows: Iterable[EventRow]) -> Iterator[EventRow]:
         for event in rows:
             if not is_sound(event):
@@ -349,7 +386,7 @@ class Reading:
         )
 
     def event_at(self, seq: int) -> EventRow | None:
-        """Return the event with this seq, None when there is none or it can't be read."""
+        """Return the event with this seq, hidden or not; None when there is none or it can't be read."""
         for place in self.places():
             if place.first <= seq <= place.last:
                 found = self.rows(place, lambda connection: _by_seq(connection, seq))
@@ -407,8 +444,9 @@ class Reading:
         for part in self._shelf.parts():
             if part.is_archived and part.database is not None:
                 with self._shelf.watched(part):
-                    if store.get_event(part.database.connection, message.tenant, message.event_id) is not None:
-                        return _archive(part)
+                    found = store.get_event(part.database.connection, message.tenant, message.event_id)
+                if found is not None and not self.hidden.hides(found):
+                    return _archive(part)
         return None
 
     def _hint(self) -> str | None:
@@ -428,7 +466,7 @@ def _connection(part: Part) -> sqlite3.Connection | None:
     return None if part.database is None or part.is_archived else part.database.connection
 
 
-def _summary(place: Place) -> sqlite3.Connection | None:
+def summary(place: Place) -> sqlite3.Connection | None:
     """Return where the sessions of a segment are told: of an archived one in the list of its events."""
     part = place.part
     return place.connection if part is None or part.database is None else part.database.connection
@@ -441,6 +479,12 @@ def _archive(part: Part) -> str:
 def _one(connection: sqlite3.Connection, message: GetEvent) -> list[EventRow]:
     event = store.get_event(connection, message.tenant, message.event_id)
     return [] if event is None else [event]
+
+
+def _after(
+    query: Callable[[sqlite3.Connection, int], Iterable[EventRow]], start: int, connection: sqlite3.Connection
+) -> Iterable[EventRow]:
+    return query(connection, start)
 
 
 def _by_seq(connection: sqlite3.Connection, seq: int) -> list[EventRow]:

@@ -22,6 +22,7 @@ from actors.text import ANALYSER_VERSION, analyse_query, snippet
 from actors.transcript_appender import store
 from actors.transcript_appender.catalogue import SEQ_MAX, Book, Suspicion
 from actors.transcript_appender.reading import Place, Reading
+from actors.transcript_appender.store import EventRow
 
 _SLICE_CHARS_MAX = 256 * 1024
 _WAIT_S = 0.25
@@ -62,14 +63,16 @@ class EventSource:
         )
         documents: list[Document] = []
         size, mark = 0, ""
+        cursor = after
         for event in islice(events, rows_max):
-            documents.append(Document(event.seq, " ".join(event_terms(event.content, event.ts))))
-            size, mark = size + len(event.content), event.event_id
+            cursor, mark = event.seq, event.event_id
+            if self._reading.hidden.hides(event):
+                continue
+            documents.append(document_of(event))
+            size += len(event.content)
             if size >= _SLICE_CHARS_MAX:
                 break
-        if not documents:
-            return None
-        return Slice(added=documents, removed=[], cursor=documents[-1].rowid, mark=mark)
+        return None if cursor == after else Slice(added=documents, removed=[], cursor=cursor, mark=mark)
 
     def mark(self, rowid: int) -> str | None:
         """Return the id of the event with this seq."""
@@ -186,6 +189,11 @@ class SegmentedIndex(KeywordIndex):
         return None
 
 
+def document_of(event: EventRow) -> Document:
+    """Return an event as the index gets it."""
+    return Document(event.seq, " ".join(event_terms(event.content, event.ts)))
+
+
 def search_events(
     reading: Reading,
     index: KeywordIndex,
@@ -221,7 +229,7 @@ def _candidate(
     reading: Reading, hit: Hit, terms: Sequence[str], snippet_chars_max: int, redactor: Redactor
 ) -> Candidate | None:
     event = reading.event_at(hit.rowid)
-    if event is None:
+    if event is None or reading.hidden.hides(event):
         return None
     return Candidate(
         id=event.event_id,

@@ -16,6 +16,16 @@ from actors.messages.backup import BackUp, StopBackUp
 from actors.messages.base import Done, Message, Statistics
 from actors.messages.core_writer import RestoreTruth
 from actors.messages.exporting import ExportEvents
+from actors.messages.forgetting import (
+    EraseEvents,
+    FindForgettable,
+    ForgetSlice,
+    HideEvents,
+    LookForForgotten,
+    ScourKeywords,
+    ScourWal,
+    UnindexEvents,
+)
 from actors.messages.transcript_appender import (
     AppendBatch,
     AppendEvents,
@@ -46,11 +56,12 @@ from actors.sql.database import (
 )
 from actors.sql.keywords import KeywordSource
 from actors.sql.truth_room import Facts, TruthRoom
-from actors.transcript_appender import archiving, rotation, store
+from actors.transcript_appender import archiving, forgetting, rotation, store
 from actors.transcript_appender.appending import Appender
 from actors.transcript_appender.backing_up import back_up
 from actors.transcript_appender.catalogue import Book, segment_name
 from actors.transcript_appender.examine import is_damage, is_undecodable, suspicion_of
+from actors.transcript_appender.hidden import Hidden
 from actors.transcript_appender.reading import Reading
 from actors.transcript_appender.restoring import restore
 from actors.transcript_appender.salvage import Salvage
@@ -89,6 +100,13 @@ class TranscriptRoom(TruthRoom):
         ExportEvents: "read",
         BackUp: backup_room.LANE,
         StopBackUp: "read",
+        FindForgettable: "read",
+        HideEvents: "write",
+        UnindexEvents: "search",
+        EraseEvents: "write",
+        ScourKeywords: "search",
+        ScourWal: "write",
+        LookForForgotten: "search",
     }
 
     def __init__(self, setup: RoomSetup) -> None:
@@ -100,8 +118,13 @@ class TranscriptRoom(TruthRoom):
         self._written = Shelf(self._book, self._salvage, kind, raw=True)
         self._read = Shelf(self._book, self._salvage, kind)
         self._searched = Shelf(self._book, self._salvage, kind)
-        self.segments = Reading(self._book, self._salvage, self._read, self.reader, redactor)
-        self._search = Reading(self._book, self._salvage, self._searched, self.search_reader, redactor)
+        self._hidden = Hidden(Path(setup.directory))
+        self.segments = Reading(
+            self._book, self._salvage, self._read, self.reader, redactor=redactor, hidden=self._hidden
+        )
+        self._search = Reading(
+            self._book, self._salvage, self._searched, self.search_reader, redactor=redactor, hidden=self._hidden
+        )
         self._appender = Appender(limits, _now_us, self._written, redactor)
         self._backup = backup_room.BackupRoom(setup)
         self._shelves = {"write": self._written, "read": self._read, "search": self._searched}
@@ -144,6 +167,7 @@ class TranscriptRoom(TruthRoom):
                 now_us=_now_us,
             )
             self.path = self._book.path_of(segments.open())
+            self._hidden.load()
         except OSError as error:
             raise map_os_error(error, "opening the transcript failed") from error
         self.index = SegmentedIndex(folder, self.path, self._search, self._book)
@@ -277,6 +301,13 @@ class TranscriptRoom(TruthRoom):
 
     def write(self, connection: Connection, message: Message, call: CallContext) -> msgspec.Struct:
         """Append."""
+        if isinstance(message, HideEvents):
+            self._hidden.add(message.seqs, call)
+            return ForgetSlice(rows=len(self._hidden), more=False)
+        if isinstance(message, EraseEvents):
+            return forgetting.erase(self._book, self.kind, connection, message, call)
+        if isinstance(message, ScourWal):
+            return forgetting.scour_wals(self._book, self.kind, connection)
         if isinstance(message, AppendBatch):
             return _batch_result(self._appender.append(connection, message.appends, call))
         assert isinstance(message, AppendEvents)
@@ -308,6 +339,13 @@ class TranscriptRoom(TruthRoom):
                 return self.segments.export_events(message)
             case SessionsSince():
                 return self.segments.sessions_since(message)
+            case TranscriptStatus():
+                return self._status()
+        return self._look_up(message, call)
+
+    def _look_up(self, message: Message, call: CallContext) -> msgspec.Struct:
+        """Look up what is seldom asked for: by archives, references and orders to forget."""
+        match message:
             case ListSegments():
                 return self._list_segments()
             case PageWholeEvents():
@@ -316,8 +354,14 @@ class TranscriptRoom(TruthRoom):
                 return self.segments.place_events(message)
             case FindArchived():
                 return self.segments.find_archived(message)
-            case TranscriptStatus():
-                return self._status()
+            case FindForgettable():
+                return forgetting.find(self.segments, message)
+            case UnindexEvents():
+                return forgetting.unindex(self._search, self.index, message, self.answer_by(call))
+            case ScourKeywords():
+                return ForgetSlice(rows=0, more=self.index.scour(self.answer_by(call)))
+            case LookForForgotten():
+                return forgetting.look(self._search, self.index, message)
         raise AssertionError(f"not a message of a reading lane: {message!r}")
 
     def upkeep(self, connection: Connection, call: Call) -> bool:

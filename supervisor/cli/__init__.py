@@ -4,22 +4,55 @@ Owns nothing. Promises: results on stdout, everything else on stderr; the same e
 (`cli/answers.py`); an unknown verb or option is an error that names the nearest known one. One file a group of
 verbs: `service` (init serve stop stdio status), `notes` (add), `memory` (search get append), `turns` (claim
 approvals), `index`, `jobs`, `archives` (archive), `poison`, `truth` (restore), `backups` (backup), `exporting`
-(export import), `logs`.
+(export import), `forgetting` (forget), `logs`.
 """
 
 import sys
 
-from supervisor.cli import archives, backups, exporting, index, jobs, logs, memory, notes, poison, service, truth, turns
+from supervisor.cli import (
+    archives,
+    backups,
+    exporting,
+    forgetting,
+    index,
+    jobs,
+    logs,
+    memory,
+    notes,
+    poison,
+    service,
+    truth,
+    turns,
+)
 from supervisor.cli.answers import BROKEN_PIPE, FAILED, INTERRUPTED, explain, note, prepare_output, quiet_stdout
 from supervisor.cli.arguments import Verbs
 from supervisor.client import DaemonUnavailable, RequestFailed
+
+GROUPS = (
+    *(service, notes, memory, turns, index, jobs, archives, poison, truth, backups, exporting, forgetting),
+    logs,
+)
 
 
 def main(arguments: list[str]) -> int:
     """Run one command; return its exit code. Leaves by SystemExit for `--help` and wrong usage (2)."""
     prepare_output()
     verbs = Verbs()
-    for group in (service, notes, memory, turns, index, jobs, archives, poison, truth, backups, exporting, logs):
+    for group in (
+        service,
+        notes,
+        memory,
+        turns,
+        index,
+        jobs,
+        archives,
+        poison,
+        truth,
+        backups,
+        exporting,
+        forgetting,
+        logs,
+    ):
         group.register(verbs)
     options = verbs.parse(arguments)
     try:

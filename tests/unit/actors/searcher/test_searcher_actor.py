@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 import trio
@@ -12,17 +12,20 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.actor import Board, House
 from actors.mailbox import Mailbox, deadline_after
-from actors.messages.base import Candidates, Done, Filters
+from actors.messages.base import Candidates, Done, Filters, Message
 from actors.messages.core_writer import SearchUnits
+from actors.messages.forgetting import ListTombstones, Tombstones
 from actors.messages.index import Covers, GenerationRef
 from actors.messages.searcher import GetIndexView, IndexView, Search, SearchAnswer, ServeGeneration
 from actors.messages.transcript_appender import SearchEvents
-from actors.notices import BuilderNotice, SearchActivity, SearcherNotice
+from actors.notices import BuilderNotice, ForgetNotice, SearchActivity, SearcherNotice
 from actors.searcher.actor import AT_ONCE, Searcher, tray_of
 from actors.searcher.blame import Case
 from actors.settings import EmbeddingSettings, SearcherSettings
 from actors.worker import Worker, WorkerDied, WorkerSpec
 from tests.unit.actors.searcher.scripted_workers import SPEC
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 FAR_S = 1e6
 WAITING = 8
@@ -57,6 +60,12 @@ class WorkerlessHouse(House):
             degraded=lambda reason, lacks: None,
         )
 
+    async def ask(self, actor: str, message: Message, answer: type[Answer], *, deadline_ns: int) -> Answer:
+        """Say at once that nothing was forgotten."""
+        if isinstance(message, ListTombstones):
+            return cast(Answer, Tombstones(tombstones=[], more=False))
+        return await super().ask(actor, message, answer, deadline_ns=deadline_ns)
+
     async def wait_for_truth(self, *actors: str, seconds: float) -> None:
         """Begin at once."""
 
@@ -85,6 +94,7 @@ async def living(
         board=board or Board(SearcherNotice()),
         searching=Board(SearchActivity()),
         index_directory=Path("nowhere"),
+        forgetting=Board(ForgetNotice()),
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(searcher.run)
