@@ -174,7 +174,7 @@ class Forgetter:
             else:
                 return
         except (BulkheadError, NotYet) as error:
-            self._house.log.info("forgetting waits", extra={"forget_id": order.forget_id, "error": str(error)})
+            self._house.log.info("forgetting waits", extra={"error": f"order {order.forget_id}: {error}"})
             return
         self._nudged.set()
 

@@ -278,6 +278,7 @@ ForgetMessage = (
     | GetForget
     | ListForgets
 )
+ForgetterMessage = ForgetMemory | ProveForgotten  # the actor's own: they take more than one room
 TranscriptForgetMessage = (
     FindForgettable | HideEvents | UnindexEvents | EraseEvents | ScourKeywords | ScourWal | LookForForgotten
 )
