@@ -174,6 +174,12 @@ class Held(BulkheadError):
     retryable = True
 
 
+class PermissionDenied(BulkheadError):
+    """Who asks may not do this, or has not proved who it is. Nothing was done."""
+
+    code = 1020
+
+
 class InvalidParams(BulkheadError):
     """The client's request is not acceptable; says which field, the value and the limit."""
 
@@ -231,6 +237,7 @@ ERRORS: dict[int, type[BulkheadError]] = {
         BuildFailed,
         Interrupted,
         Held,
+        PermissionDenied,
     )
 }
 

@@ -12,7 +12,7 @@ import trio
 
 from actors.errors import InvalidParams
 from actors.quarantine import Quarantine
-from supervisor import exit_codes, poison_file
+from supervisor import exit_codes, poison_file, principals_file
 from supervisor.backups import ROOMS, BackupKeeper
 from supervisor.claim import Claim
 from supervisor.config import Config, ConfigError
@@ -97,6 +97,7 @@ class Assembly:
             drain=self._stopping.set,
             epoch=uuid.uuid4().hex,
             methods=METHODS,
+            principals=principals_file.load(config.principals),
         )
         descriptors = Descriptors.raise_limit(config.supervision.descriptors_max)
         self.listener = Listener(self.routes, descriptors.fit_clients(config.protocol))

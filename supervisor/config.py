@@ -120,6 +120,13 @@ class DiskLimits(Section, frozen=True, kw_only=True):
     ballast_after_ms: int = 60_000
 
 
+class PrincipalSettings(Section, frozen=True, kw_only=True):
+    """Who may connect, when that is not only the owner of the socket. See supervisor/principals.py."""
+
+    file: str = ""
+    anonymous: str = ""
+
+
 class ChaosSwitches(Section, frozen=True, kw_only=True):
     """Fault injection. Never on by default: the `debug.*` methods exist only when `enabled` is true."""
 
@@ -143,6 +150,7 @@ class Config(Section, frozen=True, kw_only=True):
     embedding: EmbeddingSettings = EmbeddingSettings()
     backup: BackupSettings = BackupSettings()
     redaction: RedactionSettings = RedactionSettings()
+    principals: PrincipalSettings = PrincipalSettings()
     chaos: ChaosSwitches = ChaosSwitches()
 
 
@@ -224,6 +232,8 @@ def check(config: Config) -> Config:
         "backup.every_h must not be negative": config.backup.every_h >= 0,
         "backup.directory must be an absolute path": not config.backup.directory
         or config.backup.directory.startswith("/"),
+        "principals.file must be an absolute path": not config.principals.file
+        or config.principals.file.startswith("/"),
         "disk.check_every_ms must be at least 10": config.disk.check_every_ms >= 10,
         "chaos.launcher needs chaos.enabled": config.chaos.enabled or not config.chaos.launcher,
         "cache_manager.bytes_max must be at least 1 MiB": config.cache_manager.bytes_max >= MIB,

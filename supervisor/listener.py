@@ -27,6 +27,7 @@ from supervisor.config import ProtocolLimits
 from supervisor.in_flight import InFlight, Place
 from supervisor.outbox import Outbox
 from supervisor.peers import HangUp, Peer, peer_of
+from supervisor.principals import Visitor
 from supervisor.routes.routing import Routes, Scope, UnknownMethod
 from supervisor.rpc import (
     INTERNAL_ERROR,
@@ -78,6 +79,7 @@ class Connection:
         self._routes = routes
         self._limits = limits
         self._number = number
+        self._visitor = Visitor(routes.principals)
         self._outbox = Outbox(limits)
         self._in_flight = InFlight(count_max=limits.in_flight_max, bytes_max=limits.in_flight_bytes_max)
         self._hang_up = HangUp(stream)
@@ -162,8 +164,19 @@ class Connection:
             turn, self._last_posted = self._last_posted, trio.Event()
             posted = self._last_posted
         deadline_ns = time.monotonic_ns() + self._limits.deadline_ms * 1_000_000
-        scope = Scope(deadline_ns=deadline_ns, client=self._number, turn=turn, posted=posted, notify=self._outbox.offer)
-        nursery.start_soon(self._serve, request, scope, place)
+        scope = Scope(
+            deadline_ns=deadline_ns,
+            visitor=self._visitor,
+            client=self._number,
+            turn=turn,
+            posted=posted,
+            notify=self._outbox.offer,
+        )
+        if request.method == "hello":
+            # Who asks is settled before the next line is looked at; it waits for nobody but this client.
+            await self._serve(request, scope, place)
+        else:
+            nursery.start_soon(self._serve, request, scope, place)
 
     async def _serve(self, request: Request, scope: Scope, place: Place) -> None:
         try:

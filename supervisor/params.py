@@ -38,7 +38,7 @@ class Hello(Params, frozen=True, kw_only=True):
 
     client: Name = "unnamed"
     principal: Name | None = None
-    token: str | None = None
+    token: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
 
 
 class SessionOpen(Params, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ A route validates, stamps the deadline, asks one actor, and shapes the answer. I
 a worker made as JSON are passed on undecoded. Tenant and principal come from the connection, never from parameters.
 """
 
+import logging
 import os
 import time
 import uuid
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from actors.errors import ActorUnavailable, BulkheadError, InvalidParams
+from actors.errors import ActorUnavailable, BulkheadError, InvalidParams, PermissionDenied
 from actors.mailbox import Mailbox
 from actors.messages.base import Caller, Message, Row, Rows
 from actors.messages.generation_builder import TruthAdvanced
@@ -25,14 +26,18 @@ from supervisor.backups import BackupKeeper
 from supervisor.config import Config
 from supervisor.disk import DiskWatch, Growing
 from supervisor.health import Health
+from supervisor.principals import Capability, Principals, Visitor, require
+from supervisor.routes.permissions import needs
 from supervisor.rpc import decode_params, suggest
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
+log = logging.getLogger("bulkhead.routes")
+
 HINT_EVERY_S = 0.2
 LOOK_EVERY_S = 0.1
-ANYBODY = Caller()
+OWNER_ONLY = Principals(())
 
 
 class Scope:
@@ -42,15 +47,20 @@ class Scope:
         self,
         *,
         deadline_ns: int,
-        caller: Caller = ANYBODY,
+        visitor: Visitor | None = None,
         client: int = 0,
         turn: trio.Event | None = None,
         posted: trio.Event | None = None,
         notify: Callable[[bytes], bool] = lambda line: False,
     ) -> None:
-        """`notify` offers the client a line that it is not owed; it says whether the client was given it."""
+        """Take note of who asks now: what a later `hello` makes of the visitor is not this request's.
+
+        `notify` offers the client a line that it is not owed; it says whether the client was given it.
+        """
         self.deadline_ns = deadline_ns
-        self.caller = caller
+        self.visitor = visitor or Visitor(OWNER_ONLY)
+        self.caller: Caller = self.visitor.caller
+        self.may: frozenset[Capability] = self.visitor.may
         self.notify = notify
         self.client = client
         self._turn = turn
@@ -103,6 +113,7 @@ class Routes:
         drain: Callable[[], None],
         epoch: str,
         methods: "Mapping[str, Method]",
+        principals: Principals = OWNER_ONLY,
     ) -> None:
         self.mailboxes = mailboxes
         self.health = health
@@ -112,6 +123,8 @@ class Routes:
         self.backups = backups
         self.drain = drain
         self.epoch = epoch
+        self.principals = principals
+        self.denied = 0
         self._hinted_at = 0.0
         self._ulids = UlidMaker()
         self.methods = {
@@ -128,6 +141,7 @@ class Routes:
         method = self.methods.get(name)
         if method is None:
             raise UnknownMethod(f"unknown method {name!r}{suggest(name, self.methods)}")
+        self._check_permission(name, scope)
         parameters = decode_params(raw, method.params, name)
         self._set_deadline(name, parameters, scope)
         if method.grows is not None:
@@ -136,6 +150,15 @@ class Routes:
             return await method.handler(self, parameters, scope)
         except BulkheadError as error:
             self.disk.report(error)
+            raise
+
+    def _check_permission(self, name: str, scope: Scope) -> None:
+        """Refuse what this principal may not do, before anything of the request is looked into."""
+        try:
+            require(needs(name), scope.may, scope.caller, name)
+        except PermissionDenied:
+            self.denied += 1
+            log.warning("denied", extra={"method": name, "principal": scope.caller.principal, "client": scope.client})
             raise
 
     def _set_deadline(self, name: str, parameters: wire.Params, scope: Scope) -> None:

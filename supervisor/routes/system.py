@@ -1,22 +1,30 @@
 """The routes of the daemon itself."""
 
-from actors.errors import InvalidParams
+import logging
+
+from actors.errors import PermissionDenied
 from supervisor import params as wire
 from supervisor.routes.routing import Method, Routes, Scope
+
+log = logging.getLogger("bulkhead.routes")
 
 
 async def _hello(routes: Routes, given: wire.Params, scope: Scope) -> object:
     assert isinstance(given, wire.Hello)
-    if given.principal not in (None, "owner"):
-        raise InvalidParams(
-            f"hello: unknown principal {given.principal!r}",
-            hint="the socket is private to its owner; leave principal out",
-        )
+    try:
+        principal = scope.visitor.introduce(client=given.client, name=given.principal, token=given.token)
+    except PermissionDenied:
+        routes.denied += 1
+        log.warning("hello refused", extra={"client": scope.client})
+        raise
     return {
         "server": "bulkhead",
         "version": routes.health.version,
         "data_dir_id": routes.health.data_dir_id,
         "epoch": routes.epoch,
+        "principal": principal.name if principal is not None else None,
+        "tenant": principal.tenant if principal is not None else None,
+        "may": sorted(principal.may) if principal is not None else [],
     }
 
 

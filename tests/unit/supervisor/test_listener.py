@@ -21,6 +21,7 @@ from supervisor import listener as doors
 from supervisor.config import ProtocolLimits
 from supervisor.in_flight import InFlight
 from supervisor.listener import Connection, Listener
+from supervisor.principals import Principals
 from supervisor.routes.routing import Routes, Scope
 
 PATIENCE_S = 20
@@ -30,6 +31,7 @@ class Handlers:
     """Stands in for the routes: `wait` never answers, `echo` does at once, `late` when the test lets it."""
 
     def __init__(self) -> None:
+        self.principals = Principals(())
         self.began: list[str] = []
         self.cancelled = 0
         self.clients: list[int] = []
