@@ -17,7 +17,8 @@ import time
 from types import FrameType
 
 from supervisor.connect import Connector, DaemonUnavailable, reap
-from supervisor.relay import Relay, State
+from supervisor.credentials import TokenRefused, hello_line
+from supervisor.relay import CREDENTIALS_ID, Relay, State
 
 READ_BYTES = 64 * 1024
 # Answers that are still awaited when stdin ends: a script may pipe its requests in and close.
@@ -31,13 +32,20 @@ BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 2.0
 # A connection that held for so long starts the backoff afresh.
 STEADY_S = 5.0
+# The exit code when the file with the token cannot be used: the command has failed.
+TOKEN_REFUSED = 1
 
 _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
-def main(data: str, config: str | None) -> int:
+def main(data: str, config: str | None, token_file: str | None = None) -> int:
     """Serve the client on file descriptors 0 and 1 until it leaves; return the exit code."""
     _occupy_standard_descriptors()
+    try:
+        credentials = hello_line(CREDENTIALS_ID, "bridge", token_file)
+    except TokenRefused as error:
+        os.write(2, f"bulkhead: {error}\n".encode("utf-8", "backslashreplace"))
+        return TOKEN_REFUSED
     # Whatever prints from here on, C code included, prints to stderr.
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -45,7 +53,7 @@ def main(data: str, config: str | None) -> int:
     try:
         for fd, _ in modes:
             os.set_blocking(fd, False)
-        return Bridge(data, config, stdin=0, stdout=stdout).run()
+        return Bridge(data, config, stdin=0, stdout=stdout, credentials=credentials).run()
     finally:
         # The mode belongs to the open file, which a terminal shares with the shell.
         for fd, blocking in modes:
@@ -56,12 +64,12 @@ def main(data: str, config: str | None) -> int:
 class Bridge:
     """The loop: waits for whichever descriptor is ready and lets the relay say what comes of it."""
 
-    def __init__(self, data: str, config: str | None, *, stdin: int, stdout: int) -> None:
+    def __init__(self, data: str, config: str | None, *, stdin: int, stdout: int, credentials: bytes = b"") -> None:
         self._data = data
         self._config = config
         self._stdin = stdin
         self._stdout = stdout
-        self._relay = Relay()
+        self._relay = Relay(credentials=credentials)
         self._stdin_open = True
         self._leave_at: float | None = None
         self._signal = 0

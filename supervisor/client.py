@@ -15,6 +15,7 @@ import msgspec
 
 from supervisor import paths
 from supervisor.connect import Connector, DaemonAbsent, DaemonUnavailable
+from supervisor.credentials import TokenRefused, hello_line
 
 __all__ = ["Client", "DaemonAbsent", "DaemonUnavailable", "Progress", "RequestFailed"]
 
@@ -26,6 +27,8 @@ READ_BYTES = 256 * 1024
 
 ACTOR_DIED = 1002
 DEADLINE_EXCEEDED = 1004
+PERMISSION_DENIED = 1020
+CLIENT_NAME = "bulkhead"
 
 Progress = Callable[[dict[str, object]], None]
 
@@ -101,7 +104,10 @@ class Client:
         self._buffer.clear()
 
     def connect(self, timeout_s: float = CONNECT_S) -> socket.socket:
-        """Return the connection, opened if there is none; raise DaemonUnavailable when there can be none."""
+        """Return the connection, opened if there is none.
+
+        Raises DaemonUnavailable when there can be none, RequestFailed when our token is not taken.
+        """
         if self._socket is None:
             connector = Connector(self.data, self._config, start=self._start, timeout_s=timeout_s)
             try:
@@ -111,7 +117,27 @@ class Client:
             finally:
                 connector.close()
             self._socket = found
+            self._introduce(found, time.monotonic() + timeout_s)
         return self._socket
+
+    def _introduce(self, connection: socket.socket, expires: float) -> None:
+        """Prove who we are, where the environment has a token; raise RequestFailed when it is not taken."""
+        self._last_id += 1
+        try:
+            line = hello_line(self._last_id, CLIENT_NAME)
+            if line:
+                _limit(connection, expires)
+                connection.sendall(line)
+                self._answer(connection, self._last_id, expires, None)
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            self.close()
+            raise _failed(ACTOR_DIED, f"hello failed: the connection to the daemon broke: {error}", None) from error
+        except TokenRefused as error:
+            self.close()
+            raise RequestFailed(PERMISSION_DENIED, str(error)) from error
+        except RequestFailed:
+            self.close()
+            raise
 
     def request(
         self,

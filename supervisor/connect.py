@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 
-from supervisor import paths
+from supervisor import credentials, paths
 
 TIMEOUT_S = 10.0
 PAUSE_MIN_S = 0.01
@@ -286,7 +286,7 @@ def _open_stderr(path: str) -> int:
 def _environment() -> dict[str, str]:
     """Return the environment for the daemon: it must find `supervisor` and `actors` from any folder."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = dict(os.environ)
+    environment = {name: value for name, value in os.environ.items() if name not in credentials.SECRETS}
     others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
     environment["PYTHONPATH"] = os.pathsep.join([root, *others])
     return environment

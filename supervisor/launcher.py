@@ -24,8 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     if plain is not None and plain["verb"] == "stdio" and "stdio" not in plain:
         from supervisor import bridge, paths
 
-        return bridge.main(paths.data_directory(plain.get("data")), paths.config_file(plain.get("config")))
-    if plain is not None and plain["verb"] == "serve":
+        return bridge.main(
+            paths.data_directory(plain.get("data")), paths.config_file(plain.get("config")), plain.get("token-file")
+        )
+    if plain is not None and plain["verb"] == "serve" and "token-file" not in plain:
         return serve(plain.get("data"), plain.get("config"), stdio="stdio" in plain)
     from supervisor.cli import main as command_line
 
@@ -49,7 +51,7 @@ def read_plain(arguments: list[str]) -> dict[str, str] | None:
     words = iter(arguments)
     for word in words:
         name, equals, value = word.partition("=")
-        if name in ("--data", "--config"):
+        if name in ("--data", "--config", "--token-file"):
             given = value if equals else next(words, None)
             if not given or name[2:] in found:
                 return None

@@ -35,6 +35,8 @@ ACTOR_RESTARTING = 1003
 DEADLINE_EXCEEDED = 1004
 
 REPLAY_ID = "bulkhead-bridge-replay-{}"
+# Of the line by which the bridge says whose token it was given; no client sees the answer.
+CREDENTIALS_ID = REPLAY_ID.format("credentials")
 
 
 class State(enum.Enum):
@@ -239,8 +241,10 @@ class Introduction:
 class Relay:
     """The bridge between one client and whichever daemon there is. Feed it what happens; send what it holds ready."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, credentials: bytes = b"") -> None:
+        """`credentials` is a line with the id CREDENTIALS_ID that every daemon is to be told first."""
         self._clock = clock
+        self._credentials = credentials
         self.state = State.CONNECTING
         self.to_client = bytearray()
         self._from_client = LineSplitter(LINE_BYTES_MAX)
@@ -320,6 +324,9 @@ class Relay:
         """Begin with a new daemon."""
         assert self.wants_connection
         lines, self._again_keys = self._introduction.again()
+        if self._credentials:
+            lines.insert(0, self._credentials)
+            self._again_keys.add(json.dumps(CREDENTIALS_ID))
         self._again = b"".join(lines)
         self._sent = 0
         for line in self._queue:

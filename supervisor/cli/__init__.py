@@ -4,11 +4,14 @@ Owns nothing. Promises: results on stdout, everything else on stderr; the same e
 (`cli/answers.py`); an unknown verb or option is an error that names the nearest known one. One file a group of
 verbs: `service` (init serve stop stdio status), `notes` (add), `memory` (search get append), `turns` (claim
 approvals), `index`, `jobs`, `archives` (archive), `poison`, `truth` (restore), `backups` (backup), `exporting`
-(export import), `forgetting` (forget), `logs`.
+(export import), `forgetting` (forget), `principals`
+(token), `logs`.
 """
 
+import os
 import sys
 
+from supervisor import credentials
 from supervisor.cli import (
     archives,
     backups,
@@ -20,6 +23,7 @@ from supervisor.cli import (
     memory,
     notes,
     poison,
+    principals,
     service,
     truth,
     turns,
@@ -33,28 +37,23 @@ GROUPS = (
     logs,
 )
 
+GROUPS = (
+    *(service, notes, memory, turns, index, jobs, archives, poison, truth, backups, exporting, forgetting),
+    *(principals, logs),
+)
+
 
 def main(arguments: list[str]) -> int:
     """Run one command; return its exit code. Leaves by SystemExit for `--help` and wrong usage (2)."""
     prepare_output()
     verbs = Verbs()
-    for group in (
-        service,
-        notes,
-        memory,
-        turns,
-        index,
-        jobs,
-        archives,
-        poison,
-        truth,
-        backups,
-        exporting,
-        forgetting,
-        logs,
-    ):
+    for group in GROUPS:
         group.register(verbs)
     options = verbs.parse(arguments)
+    if options.token_file:
+        # What the environment says is what every connection of this process says.
+        os.environ.pop(credentials.TOKEN, None)
+        os.environ[credentials.TOKEN_FILE] = options.token_file
     try:
         code: int = options.run(options)
         sys.stdout.flush()

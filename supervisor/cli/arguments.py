@@ -18,7 +18,7 @@ from supervisor.version import VERSION
 USAGE = 2
 _RELATIVE = re.compile(r"^(\d{1,6})(m|h|d|w)$")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_WITH_VALUE = ("--data", "--config")
+_WITH_VALUE = ("--data", "--config", "--token-file")
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -126,6 +126,9 @@ def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
     absent = argparse.SUPPRESS if suppress else None
     parser.add_argument("--data", metavar="DIR", default=absent, help="data directory (BULKHEAD_DATA)")
     parser.add_argument("--config", metavar="FILE", default=absent, help="configuration file (BULKHEAD_CONFIG)")
+    parser.add_argument(
+        "--token-file", metavar="FILE", default=absent, help="the token of a principal (BULKHEAD_TOKEN_FILE)"
+    )
     parser.add_argument("--json", action="store_true", default=absent or False, help="print the result as JSON")
 
 

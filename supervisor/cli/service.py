@@ -63,7 +63,7 @@ def run_stdio(options: argparse.Namespace) -> int:
     """Be a bridge. Plain uses never come here either."""
     from supervisor import bridge
 
-    return bridge.main(paths.data_directory(options.data), paths.config_file(options.config))
+    return bridge.main(paths.data_directory(options.data), paths.config_file(options.config), options.token_file)
 
 
 def run_stop(options: argparse.Namespace) -> int:

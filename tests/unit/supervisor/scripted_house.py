@@ -12,7 +12,18 @@ from typing import Any
 
 from tests.bridge_client import PATIENCE_S, ROOT, BridgeClient
 
-MODULES = ("__init__", "__main__", "launcher", "bridge", "relay", "connect", "paths", "client", "version")
+MODULES = (
+    "__init__",
+    "__main__",
+    "launcher",
+    "bridge",
+    "relay",
+    "connect",
+    "credentials",
+    "paths",
+    "client",
+    "version",
+)
 
 
 class ScriptedHouse:
