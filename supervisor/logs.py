@@ -29,6 +29,7 @@ CLOSE_S = 1.0
 
 FIELDS = (
     "actor",
+    "principal",
     "epoch",
     "pid",
     "before",

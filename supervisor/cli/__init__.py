@@ -34,11 +34,6 @@ from supervisor.client import DaemonUnavailable, RequestFailed
 
 GROUPS = (
     *(service, notes, memory, turns, index, jobs, archives, poison, truth, backups, exporting, forgetting),
-    logs,
-)
-
-GROUPS = (
-    *(service, notes, memory, turns, index, jobs, archives, poison, truth, backups, exporting, forgetting),
     *(principals, logs),
 )
 
