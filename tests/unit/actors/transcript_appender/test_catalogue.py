@@ -12,7 +12,7 @@ from actors.messages.transcript_appender import Appended, AppendResult
 from actors.settings import RoomSetup, TranscriptAppenderSettings
 from actors.sql.database import database_files, open_writer
 from actors.transcript_appender.actor import Acknowledged, knowing
-from actors.transcript_appender.catalogue import Book, Catalogue, Segment, segment_name, segment_numbers
+from actors.transcript_appender.catalogue import FORMAT, Book, Catalogue, Segment, segment_name, segment_numbers
 from actors.transcript_appender.examine import EVENT_BYTES_MIN, Expected, examine, given_out_max
 from actors.transcript_appender.layout import expected_layout
 from actors.transcript_appender.segments import create_segment
@@ -68,10 +68,10 @@ def test_every_changed_letter_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    raw = msgspec.json.encode({"format": 2, "segments": "of another kind"})
+    raw = msgspec.json.encode({"format": FORMAT + 1, "segments": "of another kind"})
     content = {"sha256": hashlib.sha256(raw).hexdigest(), "catalogue": msgspec.Raw(raw)}
     (tmp_path / "segments.json").write_bytes(msgspec.json.encode(content))
-    with pytest.raises(Quarantined, match="has format 2, this program knows up to 1"):
+    with pytest.raises(Quarantined, match=f"has format {FORMAT + 1}, this program knows up to {FORMAT}"):
         Book(tmp_path).load()
 
 
