@@ -219,23 +219,22 @@ def _forget_units(writing: Writing, message: ForgetUnits) -> ForgetSlice:
             "UPDATE forgets SET unit_cursor = :cursor WHERE forget_seq = :forget_seq",
             {"cursor": rows[-1][0], "forget_seq": message.forget_seq},
         )
-    else:
-        _forget_session(writing, order)
-    return ForgetSlice(rows=len(rows), more=len(rows) == UNITS_A_SLICE)
+    if len(rows) == UNITS_A_SLICE:
+        return ForgetSlice(rows=len(rows), more=True)
+    _forget_session(writing, order)
+    return ForgetSlice(rows=len(rows), more=False)
 
 
 def _forget_session(writing: Writing, order: ForgetOrder) -> None:
     """Take away what the sessions say of themselves, when all of them was meant."""
-    scope = order.scope
-    narrowed = scope.source or scope.before is not None or scope.kinds or scope.tags or scope.ids
-    if narrowed:
+    if not _is_whole(order.scope):
         return
     writing.connection.execute(
         """
         UPDATE sessions SET title = NULL, agent = NULL, meta = NULL
         WHERE tenant = :tenant AND (:session_id IS NULL OR session_id = :session_id)
         """,
-        {"tenant": order.tenant, "session_id": scope.session_id},
+        {"tenant": order.tenant, "session_id": order.scope.session_id},
     )
 
 
@@ -304,14 +303,72 @@ def _erase_units(writing: Writing, message: EraseUnits) -> ForgetSlice:
         )
     if rows:
         return ForgetSlice(rows=len(rows), more=True)
-    return _erase_results(connection, message.forget_seq)
+    order = _find_order(connection, message.forget_seq)
+    results = _erase_results(connection, order)
+    return results if results.more else ForgetSlice(rows=results.rows, more=_erase_beside(connection, order))
 
 
-def _erase_results(connection: sqlite3.Connection, forget_seq: int) -> ForgetSlice:
-    """Let a repeated request be told what became of its unit, and not what the unit was."""
+def _is_whole(scope: ForgetScope) -> bool:
+    """Say whether a whole session, or all of a tenant, is meant: then also what is kept beside events and units."""
+    return not (scope.source or scope.before is not None or scope.kinds or scope.tags or scope.ids)
+
+
+def _erase_beside(connection: sqlite3.Connection, order: ForgetOrder) -> bool:
+    """Empty the next approvals and jobs of what was meant, and drop its claims; return whether there is more.
+
+    What came after the order stays as it is. Work that was still to be done is cancelled.
+    """
+    if not _is_whole(order.scope):
+        return False
+    given = {
+        "tenant": order.tenant,
+        "session_id": order.scope.session_id,
+        "forget_seq": order.forget_seq,
+        "limit": REQUESTS_A_SLICE,
+    }
+    full = [statement for statement in _BESIDE if connection.execute(statement, given).rowcount == REQUESTS_A_SLICE]
+    return bool(full)
+
+
+_MEANT = """tenant = :tenant AND (:session_id IS NULL OR session_id = :session_id)
+    AND {at} <= (SELECT ordered_at FROM forgets WHERE forget_seq = :forget_seq)"""
+_BESIDE = (
+    f"""
+    UPDATE approvals SET action = '', detail = NULL, reason = NULL
+    WHERE approval_id IN (
+        SELECT approval_id FROM approvals
+        WHERE {_MEANT.format(at="requested_at")} AND (action <> '' OR detail IS NOT NULL OR reason IS NOT NULL)
+        LIMIT :limit
+    )
+    """,
+    f"""
+    UPDATE jobs
+    SET payload = NULL, result = NULL, causes = '[]', key = NULL, ready_at = NULL, lease_expires_at = NULL,
+        finished_at = coalesce(finished_at, updated_at),
+        status = CASE WHEN status IN ('queued', 'leased') THEN 'cancelled' ELSE status END
+    WHERE job_seq IN (
+        SELECT job_seq FROM jobs
+        WHERE {_MEANT.format(at="created_at")}
+            AND (payload IS NOT NULL OR result IS NOT NULL OR causes <> '[]' OR key IS NOT NULL
+                OR status IN ('queued', 'leased'))
+        LIMIT :limit
+    )
+    """,
+    f"""
+    DELETE FROM claims
+    WHERE (tenant, session_id) IN (
+        SELECT tenant, session_id FROM claims WHERE {_MEANT.format(at="granted_at")} LIMIT :limit
+    )
+    """,
+)
+
+
+def _erase_results(connection: sqlite3.Connection, order: ForgetOrder) -> ForgetSlice:
+    """Let a repeated request be told what became of its unit or session, and not what that was."""
+    forget_seq, whole = order.forget_seq, _is_whole(order.scope)
     scanned = connection.execute(
         """
-        SELECT r.id, r.tenant, json_extract(r.result, '$.unit_id')
+        SELECT r.id, r.tenant, json_extract(r.result, '$.unit_id'), json_extract(r.result, '$.session_id')
         FROM requests AS r
         WHERE r.id > (SELECT request_cursor FROM forgets WHERE forget_seq = :forget_seq)
         ORDER BY r.id
@@ -319,8 +376,12 @@ def _erase_results(connection: sqlite3.Connection, forget_seq: int) -> ForgetSli
         """,
         {"forget_seq": forget_seq, "limit": REQUESTS_A_SLICE},
     ).fetchall()
-    for request, _, unit_id in scanned:
-        if unit_id is not None:
+    for request, tenant, unit_id, session_id in scanned:
+        if whole and tenant == order.tenant and order.scope.session_id in (None, session_id):
+            connection.execute(
+                "UPDATE requests SET result = json_object('status', 'forgotten') WHERE id = :id", {"id": request}
+            )
+        elif unit_id is not None:
             connection.execute(
                 """
                 UPDATE requests SET result = json_object('unit_id', :unit_id, 'status', 'forgotten')

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from actors.core_writer import store, unit_refs, units
+from actors.core_writer import claims, store, unit_refs, units
 from actors.core_writer.continuity import require_changes
 from actors.settings import CoreWriterSettings
 from actors.sql import meta, writer_epoch
@@ -16,8 +16,9 @@ _JSON_COLUMNS = {
     "sessions": ("meta",),
     "requests": ("result",),
     "jobs": ("causes", "payload", "result"),
+    "approvals": ("detail",),
 }
-_NUMBERS = (store.SOURCES_SEQ, store.GENERATION, writer_epoch.COUNTER)
+_NUMBERS = (store.SOURCES_SEQ, store.GENERATION, writer_epoch.COUNTER, claims.COUNTER)
 
 
 class CoreKeeper:

@@ -109,7 +109,9 @@ def get_session(connection: sqlite3.Connection, tenant: str, session_id: str) ->
 
 def list_sessions(connection: sqlite3.Connection, message: ListSessions, limit: int) -> Iterator[SessionRow]:
     """Yield sessions from the most recently active on, after the one with the cursor `before`."""
-    last_active_at, session_id = _position(message.before)
+    # Of two ends the earlier one is where the page begins, so that nothing above it is looked at.
+    until = (2**63 - 1, "") if message.until is None else (message.until, "")
+    last_active_at, session_id = min(_position(message.before), until)
     conditions, parameters = _narrowed(message)
     rows = connection.execute(
         f"""
@@ -138,7 +140,6 @@ def _narrowed(message: ListSessions) -> tuple[list[str], dict[str, str | int]]:
     wanted: tuple[tuple[str, str, str | int | None], ...] = (
         ("agent", "agent = :agent", message.agent),
         ("since", "last_active_at >= :since", message.since),
-        ("until", "last_active_at < :until", message.until),
     )
     for name, condition, value in wanted:
         if value is not None:

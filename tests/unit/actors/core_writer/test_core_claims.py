@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from actors.core_writer import clock
+from actors.core_writer.claims import COUNTER
 from actors.core_writer.leases import MS_NS, left_ns
+from actors.core_writer.restoring import CoreKeeper
 from actors.core_writer.worker import CoreRoom
 from actors.errors import Conflict, Held, InvalidParams
 from actors.messages.base import Row
 from actors.messages.claims import AcquireClaim, ClaimState, GetClaim, ReleaseClaim, RenewClaim
+from actors.settings import CoreWriterSettings
 from tests.unit.actors.room_kit import ask, core, rows_of
 
 Json = dict[str, Any]
@@ -175,6 +178,13 @@ def test_claims_that_are_over_are_dropped(tmp_path: Path, clocks: Clocks) -> Non
             pass
         left = rows_of(room.path, "SELECT count(*) FROM claims")
     assert left == [(100,)]
+
+
+def test_a_restore_from_an_older_file_gives_no_token_twice(tmp_path: Path, clocks: Clocks) -> None:
+    given = 9_000_000_000_000_000_000  # by a clock that was far ahead
+    with core(tmp_path) as room:
+        CoreKeeper(CoreWriterSettings()).settle(room._databases["write"].connection, {COUNTER: given})
+        assert acquire(room)["token"] > given
 
 
 class ClaimMachine(RuleBasedStateMachine):

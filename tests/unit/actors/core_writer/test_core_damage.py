@@ -99,7 +99,7 @@ def foreign_mark(folder: Path) -> None:
 
 READABLE: dict[str, tuple[Damage, str]] = {
     "a page of another table": (lambda folder: damage_table(folder, "requests"), "is damaged"),
-    "a page of an index": (lambda folder: damage_table(folder, "sessions_by_status"), "is damaged"),
+    "a page of an index": (lambda folder: damage_table(folder, "sessions_present"), "is damaged"),
     "the mark of the application": (foreign_mark, "application_id is 0x7"),
     "the last change": (lose_a_change, "counts 40 changes of units, the last one there is 39"),
     "a change before the last": (lose_one_in_the_tail, "has 39 of its last 40 changes"),

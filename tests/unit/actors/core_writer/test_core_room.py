@@ -581,10 +581,6 @@ def test_a_full_disk_refuses_changes_and_reads_go_on(tmp_path: Path) -> None:
 
 
 PLANS = {
-    "sessions WHERE tenant = 't' AND (last_active_at, session_id) < (5, 's')"
-    " ORDER BY last_active_at DESC, session_id DESC LIMIT 3": "sessions_by_activity",
-    "sessions WHERE tenant = 't' AND status = 'open' AND (last_active_at, session_id) < (5, 's')"
-    " ORDER BY last_active_at DESC, session_id DESC LIMIT 3": "sessions_by_status",
     "units WHERE latest = 1 AND tenant = 't' AND core_seq < 9 ORDER BY core_seq DESC LIMIT 3": "units_by_tenant",
     "units WHERE unit_id = 'u' AND latest = 1": "units_latest",
     "units WHERE core_seq > 1 AND core_seq <= 9 AND latest = 1 ORDER BY core_seq LIMIT 3": "PRIMARY KEY",

@@ -18,7 +18,7 @@ from actors.messages.core_writer import (
     OpenSession,
     SessionActivity,
 )
-from tests.unit.actors.room_kit import ask, core, rows_of
+from tests.unit.actors.room_kit import ask, core
 
 Json = dict[str, Any]
 
@@ -83,11 +83,40 @@ def test_lists_are_narrowed_by_agent_and_time(tmp_path: Path) -> None:
         last = msgspec.json.decode(page.rows, type=list[Json])[-1]
         assert page.more
         assert listed(room, agent="a0", before=last["cursor"]) == ["s1"]
-        plan = rows_of(
-            room.path,
-            "EXPLAIN QUERY PLAN SELECT * FROM sessions WHERE tenant = 't' AND (last_active_at, session_id) < (1, 'x')"
-            " AND archived_at IS NULL AND agent = 'a' ORDER BY last_active_at DESC, session_id DESC LIMIT 5",
-        )
-        told = " ".join(str(each[3]) for each in plan)
-        assert "sessions_by_agent" in told
-        assert "TEMP B-TREE" not in told
+
+
+@pytest.mark.parametrize(
+    ("members", "index"),
+    [
+        ({}, "sessions_present "),
+        ({"status": "open"}, "sessions_present_by_status"),
+        ({"status": "closed", "until": 5}, "sessions_present_by_status"),
+        ({"status": "archived"}, "sessions_archived"),
+        ({"agent": "a"}, "sessions_by_agent"),
+        ({"since": 1, "until": 5}, "sessions_present "),
+    ],
+)
+def test_the_statement_of_every_list_is_served_by_an_index_without_sorting(
+    tmp_path: Path, members: dict[str, Any], index: str
+) -> None:
+    with core(tmp_path) as room:
+        told: list[str] = []
+        reader = room.reader()
+        reader.set_trace_callback(told.append)
+        listed(room, **members)
+        reader.set_trace_callback(None)
+        (statement,) = [each for each in told if "FROM sessions" in each]
+        plan = " ".join(str(each[3]) for each in reader.execute(f"EXPLAIN QUERY PLAN {statement}"))
+    assert index in plan + " "
+    assert "TEMP B-TREE" not in plan
+
+
+def test_a_page_begins_at_the_earlier_of_cursor_and_until(tmp_path: Path) -> None:
+    with core(tmp_path) as room:
+        for number in range(6):
+            adopted(room, f"s{number}", ts=number * 1_000_000, seq=number + 1)
+        page = ask(room, ListSessions(limit=2, until=5_000_000), Rows)
+        rows = msgspec.json.decode(page.rows, type=list[Json])
+        assert [row["session_id"] for row in rows] == ["s4", "s3"]
+        assert listed(room, until=5_000_000, before=rows[-1]["cursor"]) == ["s2", "s1", "s0"]
+        assert listed(room, until=1_000_000, before=rows[-1]["cursor"]) == ["s0"]
