@@ -16,7 +16,7 @@ Place = Literal["open", "handle"]
 Operation = Literal["read", "write", "sync", "truncate"]
 FileClass = Literal["db", "wal", "journal"]
 DiskError = Literal["IOERR_READ", "IOERR_WRITE", "IOERR_FSYNC", "IOERR_TRUNCATE", "FULL"]
-MutationName = Literal["synchronous_off", "dedupe_off", "fence_off", "early_acknowledgement"]
+MutationName = Literal["synchronous_off", "dedupe_off", "fence_off", "early_acknowledgement", "tenant_off"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from actors.errors import BulkheadError, InvalidParams, NotFound
 from actors.messages.base import Row
+from actors.messages.core_writer import ListSources, SourceRoots
 from actors.messages.generation_builder import (
     CancelBuild,
     CountItems,
@@ -20,6 +21,7 @@ from actors.messages.generation_builder import (
 from actors.sql.rows import rfc3339
 from supervisor import params as wire
 from supervisor.following import Notes, follow, outcome
+from supervisor.narrowing import narrow_index_status
 from supervisor.routes.routing import Method, Routes, Scope, as_json
 from supervisor.routes.search import CITATION, NOT_FOUND, event_or_unit
 
@@ -29,6 +31,8 @@ REBUILD_NS = 600_000_000_000  # how long an order to rebuild may wait for a buil
 
 async def _index_status(routes: Routes, given: wire.Params, scope: Scope) -> object:
     """Return the index, and what became of the items: counted now, or as last counted when nobody can."""
+    if not routes.sees_all(scope):
+        return await _index_status_of(routes, scope)
     counts, stale = routes.health.builder.notice.items, None
     deadline_ns = min(scope.deadline_ns, time.monotonic_ns() + COUNT_NS)
     try:
@@ -39,6 +43,16 @@ async def _index_status(routes: Routes, given: wire.Params, scope: Scope) -> obj
         stale = error.message
         counts = routes.health.builder.notice.items or counts
     return {**routes.health.index_status(), "items": _items(counts, stale)}
+
+
+async def _index_status_of(routes: Routes, scope: Scope) -> object:
+    """Return what one of several tenants is told: how the index is, and what became of its own notes."""
+    known = await routes.ask("core_writer", ListSources(tenant=scope.tenant), SourceRoots, scope)
+    return narrow_index_status(
+        routes.health.index_status(),
+        source_ids={each.source_id for each in known.sources},
+        roots=[each.path for each in known.sources],
+    )
 
 
 def _items(counts: ItemCounts | None, stale: str | None) -> dict[str, object] | None:

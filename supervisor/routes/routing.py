@@ -161,6 +161,10 @@ class Routes:
             log.warning("denied", extra={"method": name, "principal": scope.caller.principal, "client": scope.client})
             raise
 
+    def sees_all(self, scope: Scope) -> bool:
+        """Say whether who asks may be told what there is of other tenants: there are none, or it is an operator."""
+        return "admin" in scope.may or not self.principals.several_tenants
+
     def _set_deadline(self, name: str, parameters: wire.Params, scope: Scope) -> None:
         limits, wanted_ms = self.config.protocol, parameters.deadline_ms
         waits = waits_long(parameters)

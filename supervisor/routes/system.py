@@ -4,6 +4,7 @@ import logging
 
 from actors.errors import PermissionDenied
 from supervisor import params as wire
+from supervisor.narrowing import narrow_status
 from supervisor.routes.routing import Method, Routes, Scope
 
 log = logging.getLogger("bulkhead.routes")
@@ -29,7 +30,8 @@ async def _hello(routes: Routes, given: wire.Params, scope: Scope) -> object:
 
 
 async def _status(routes: Routes, given: wire.Params, scope: Scope) -> object:
-    return routes.health.status()
+    status = routes.health.status()
+    return status if routes.sees_all(scope) else narrow_status(status)
 
 
 async def _health(routes: Routes, given: wire.Params, scope: Scope) -> object:
@@ -37,7 +39,7 @@ async def _health(routes: Routes, given: wire.Params, scope: Scope) -> object:
 
 
 async def _metrics(routes: Routes, given: wire.Params, scope: Scope) -> object:
-    return routes.health.metrics()
+    return {**routes.health.metrics(), "denied": routes.denied}
 
 
 async def _drain(routes: Routes, given: wire.Params, scope: Scope) -> object:
