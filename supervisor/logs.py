@@ -40,6 +40,7 @@ FIELDS = (
     "request_id",
     "method",
     "client",
+    "principal",
     "generation",
     "build",
     "rows",

@@ -24,6 +24,7 @@ from supervisor.routes.permissions import NEEDS, needs
 from supervisor.routes.table import METHODS
 from supervisor.rpc import decode_params
 from tests.integration.attacks import CANARY, Attack, Ears, Loot
+from tests.integration.conftest import indexed
 from tests.integration.tenancy_kit import (
     ALL,
     ATTACKERS,
@@ -253,6 +254,8 @@ async def test_the_state_of_the_house_names_nothing_of_other_tenants(house: Hous
     async with connected(house.daemon, ATTACKERS[0].principal) as client:
         status = await client.call("system.status")
         index = await client.call("index.status")
+        with pytest.raises(RpcError, match=r"needs 'admin', and principal 'a-user' may forget, read, write"):
+            await client.call("system.metrics")
     assert "data_dir" not in status and "rows" not in status["index"]
     assert index["items"] is None and len(index["sources"]) == 1
     assert {each["reason"] for each in index["skipped"]} >= {"binary"}
@@ -261,6 +264,29 @@ async def test_the_state_of_the_house_names_nothing_of_other_tenants(house: Hous
         whole = await operator.call("index.status")
         assert len(whole["sources"]) == len(ALL) and whole["items"] is not None
         assert (await operator.call("system.metrics"))["denied"] > 0
+
+
+async def test_a_search_of_one_session_finds_nothing_of_another(house: House) -> None:
+    """The scope narrows within a tenant, in the truth and in the index."""
+    async with connected(house.daemon, BYSTANDER.principal) as client:
+        for session in ("one", "other"):
+            unit = {"type": "summary", "scope": "session", "session_id": session, "text": "The zugzwang of May."}
+            await client.call("unit.put", {**unit, "unit_id": f"zugzwang-{session}"})
+        await client.call(
+            "unit.put", {"type": "profile", "scope": "user", "text": "zugzwang", "unit_id": "zugzwang-user"}
+        )
+        for indexed_first in (False, True):
+            if indexed_first:
+                async with connected(house.daemon, OPERATOR) as operator:
+                    await indexed(operator)
+            assert await _units(client) == {"zugzwang-one", "zugzwang-other", "zugzwang-user"}
+            assert await _units(client, session_ids=["one"]) == {"zugzwang-one"}
+            assert await _units(client, scopes=["user"]) == {"zugzwang-user"}
+
+
+async def _units(client: Client, **filters: object) -> set[str]:
+    found = await client.call("memory.search", {"query": "zugzwang", "corpora": ["units"], "filters": filters})
+    return {hit["id"] for hit in found["hits"]}
 
 
 # ---------------------------------------------------------------- would it be noticed?
