@@ -239,6 +239,10 @@ class _Filling:
                 "job.add", {"kind": kind, "payload": {"what": self._canary()}, "key": key, "session_id": sessions[0]}
             )
             self._known("job", job["job_id"])
+        quiet = {"session_id": f"{self._canary()}-gone", "actor": "user", "content": self._text()}
+        gone = await self._call("event.append", quiet)
+        order = {"ids": [gone["event_id"]], "reason": self._canary()}
+        self._known("forget", (await self._call("memory.forget", order))["forget_id"])
 
     async def notes(self, folder: Path) -> None:
         root = folder / self._canary()

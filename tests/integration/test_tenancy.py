@@ -141,6 +141,7 @@ async def snapshot(daemon: Daemon) -> str:
             ("unit.list", {"status": None}),
             ("approval.list", {}),
             ("job.list", {}),
+            ("memory.forget_list", {}),
         ):
             seen[method] = await client.call(method, {"limit": 500, **params})
         for session in seen["session.list"]["sessions"]:
@@ -184,7 +185,7 @@ async def test_nothing_of_another_tenant_is_in_any_answer(house: House, seed: in
 async def test_another_tenants_id_is_answered_like_one_that_nobody_has(house: House) -> None:
     async with connected(house.daemon, BYSTANDER.principal) as client:
         for method, params in _by_id(house.loot):
-            nobodys = {name: NAMES.sub(_nobodys, value) for name, value in params.items()}
+            nobodys = json.loads(NAMES.sub(_nobodys, json.dumps(params)))
             theirs, missing = await _outcome(client, method, params), await _outcome(client, method, nobodys)
             assert NAMES.sub("…", theirs) == NAMES.sub("…", missing), method
 
@@ -193,7 +194,7 @@ def _nobodys(name: re.Match[str]) -> str:
     return name[0][:-4] + ("0000" if name[0][-4:] != "0000" else "1111")
 
 
-def _by_id(loot: Loot) -> list[tuple[str, dict[str, str]]]:
+def _by_id(loot: Loot) -> list[tuple[str, dict[str, object]]]:
     """Return what names one item of the victim, which comes last."""
     last = {kind: values[-1] for kind, values in loot.items()}
     return [
@@ -223,10 +224,13 @@ def _by_id(loot: Loot) -> list[tuple[str, dict[str, str]]]:
         ("index.item", {"id": last["unit"]}),
         ("index.item", {"id": loot["path"][-3]}),
         ("archive.search", {"session_id": last["session"]}),
+        ("memory.forget_status", {"forget_id": last["forget"]}),
+        ("memory.forget", {"ids": [last["event"], last["unit"]], "reason": "x", "dry_run": True}),
+        ("memory.forget", {"filter": {"session_id": last["session"]}, "reason": "x", "dry_run": True}),
     ]
 
 
-async def _outcome(client: Client, method: str, params: dict[str, str]) -> str:
+async def _outcome(client: Client, method: str, params: dict[str, object]) -> str:
     try:
         return json.dumps(await client.call(method, params))
     except RpcError as error:
