@@ -133,13 +133,16 @@ class SegmentedIndex(KeywordIndex):
         # A copy that was made anew is another file under the same name; the shelf has opened it anew then.
         key = (place.number, place.part.opened)
         if key not in self._attached:
-            if not place.part.database.path.exists():
-                return None  # archived since the call began
             for stale in [each for each in self._attached if each[1] != place.part.opened]:
                 self._detach(connection, stale)
             while len(self._attached) >= _ATTACHED_MAX:
                 self._detach(connection, next(iter(self._attached)))
-            attach_reader(connection, place.part.database.path, _schema(place.number))
+            try:
+                attach_reader(connection, place.part.database.path, _schema(place.number))
+            except sqlite3.OperationalError:
+                if place.part.database.path.exists():
+                    raise
+                return None  # archived since the call began
             self._attached[key] = place.part.database.path
         return _schema(place.number)
 

@@ -57,7 +57,7 @@ async def test_a_worker_that_is_large_after_a_delta_is_replaced(serve: Serve, da
         await built(client, 1)
         await built(client, 2)
         size = await rss_after_build(client)
-    async with serve(f"rss_bytes_max = {size * 9 // 10}\n") as (_, client):
+    async with serve(f"rss_bytes_max = {size * 8 // 10}\n") as (_, client):
         await built(client, 3)
         index = await wait_until(client, lambda index: index["workers_replaced"] >= 1, method="index.status")
         status = await client.call("system.status")
