@@ -141,13 +141,15 @@ async def snapshot(daemon: Daemon) -> str:
             ("unit.list", {"status": None}),
             ("approval.list", {}),
             ("job.list", {}),
-            ("memory.forget_list", {}),
         ):
             seen[method] = await client.call(method, {"limit": 500, **params})
         for session in seen["session.list"]["sessions"]:
             name = session["session_id"]
             seen[name] = await client.call("session.history", {"session_id": name})
             seen[f"claim of {name}"] = await client.call("claim.get", {"session_id": name})
+        # How far an order to forget has come changes by itself.
+        forgets = await client.call("memory.forget_list")
+        seen["forgets"] = [each["forget_id"] for each in forgets["forgets"]]
         seen["sources"] = [each["source_id"] for each in (await client.call("source.list"))["sources"]]
     return json.dumps(seen, sort_keys=True)
 
