@@ -188,11 +188,14 @@ async def test_without_a_free_byte_at_its_start_a_daemon_reads_until_there_is_ro
         filler.take_all()
     async with running(small_disk, config, CONFIG + NO_BALLAST) as (_, client):
         status: dict[str, Any] = await wait_until(
-            client, lambda status: all(status["actors"][name]["state"] == "degraded" for name in TRUTH)
+            client,
+            lambda status: (
+                all(status["actors"][name]["state"] == "degraded" for name in TRUTH) and status["ready"]["search"]
+            ),  # it asks core what was forgotten before it answers
         )
         reasons = [status["actors"][name]["reason"] for name in TRUTH]
         assert all(reason.startswith("read-only: ") for reason in reasons), reasons
-        assert status["ready"]["read"] and status["ready"]["search"]
+        assert status["ready"]["read"]
         assert not status["ready"]["append"] and not status["ready"]["write"]
         check(writer, await history(client))
         await searches(client)
