@@ -20,8 +20,10 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+# Two at a time on two cores, daemons and all, some wait in vain for the other: what failed is tried once more, alone.
 unit: $(VENV)/.installed-dev ## all tests, two at a time; a worker that dies takes one test along, no more
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal || \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 chaos-smoke: $(VENV)/.installed-dev ## the fault scenarios that take a minute; `make chaos` runs them all
 	$(BIN)/python -m chaos all --tier smoke
